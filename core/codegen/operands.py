@@ -10,7 +10,7 @@ because the rounding error of a sum grows with the number of additions in sequen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from core.codegen.checks import fail
@@ -105,8 +105,9 @@ class Operands:
         """The address of the first element of an operand in the current row."""
         return self._bases[operand]
 
-    def hold(self, pieces: Sequence[RowSlice]) -> None:
+    def hold(self, pieces: Sequence[RowSlice], elsewhere: Collection[int] = ()) -> None:
         """Keep elements that several rows in a row add to in registers. pieces: of every row, whose code is straight.
+        elsewhere: instructions whose sums are kept elsewhere.
 
         The order of additions stays the same, but none waits for the memory of the one before.
         """
@@ -115,7 +116,7 @@ class Operands:
         if not kernel.outer or kernel.outer[-1] == 1:
             return
         for number, instr in enumerate(kernel.code):
-            if instr.kind != "accumulate" or number in self._whole or number in self._of_rows:
+            if instr.kind != "accumulate" or number in {*self._whole, *self._of_rows, *elsewhere}:
                 continue
             operand = kernel.operands[instr.operand]
             own: list[RowSlice | None] = [*pieces] if instr.full else [None]

@@ -3,8 +3,9 @@
 A short row alone fills a fraction of a vector, and its reductions, with all that depends on them, are single numbers.
 In a block of rows every vector is full: a value along the row is a vector for each position, any other one is a vector.
 
-A block gives the bits that its rows give one by one: its reductions combine the elements of a row in the same order,
-and what its rows add to the same elements is turned back and added row by row.
+A block gives each row the bits that it has alone: its reductions combine the elements of a row in the same order. What
+many rows add to the same elements is added up in each lane (`lane_sums`); what few rows add is turned back and added
+row by row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
+from core.codegen.lane_sums import LaneSums, summed_in_lanes
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.reductions import combine, identity, repeated
@@ -43,15 +45,16 @@ def rows_together(kernel: RowKernel) -> int:
     longest = LONGEST_EXPENSIVE if any(i.op in EXPENSIVE and not i.full for i in code) else LONGEST
     if not 2 <= kernel.inner <= longest or not kernel.outer:
         return 1
-    if any(i.op in DRAWS or not (i.kind in KINDS or _adds_up(kernel, i)) for i in code):
+    rows = cpu().vector_bytes // max(
+        min((itemsize(i.dtype) for i in code if i.dtype not in ("", "bool")), default=4), 4
+    )
+    in_lanes = summed_in_lanes(kernel, rows)
+    if any(i.op in DRAWS or not (i.kind in KINDS or n in in_lanes or _adds_up(kernel, i)) for n, i in enumerate(code)):
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
     few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > UNROLLED
     if kernel.inner > WIDEST and (few or not reduced):
         return 1
-    rows = cpu().vector_bytes // max(
-        min((itemsize(i.dtype) for i in code if i.dtype not in ("", "bool")), default=4), 4
-    )
     if rows < 2 or kernel.outer[-1] < rows or any(_overlaps(kernel, i) for i in code if i.kind == "store"):
         return 1
     scattered = any(
@@ -64,7 +67,8 @@ def rows_together(kernel: RowKernel) -> int:
 def block_sizes(kernel: RowKernel) -> list[int]:
     """Rows in a block, and in a smaller one if the last axis leaves enough of them for one."""
     together = rows_together(kernel)
-    if any(i.kind == "accumulate" and i.full for i in kernel.code):  # a vector of a row may have more lanes than rows
+    # a vector of a row may have more lanes than rows, and a sum along the rows is one for the largest blocks only
+    if any(i.kind == "accumulate" and i.full for i in kernel.code):
         return [together]
     rest = kernel.outer[-1] % together
     smaller = 1 << rest.bit_length() - 1 if rest else 1
@@ -72,7 +76,7 @@ def block_sizes(kernel: RowKernel) -> list[int]:
 
 
 def _adds_up(kernel: RowKernel, instr: Instr) -> bool:
-    """Whether an instruction adds the rows of a block to the same elements, or to elements side by side.
+    """Whether an instruction adds the rows of a block to the same elements, or to elements side by side, in any run.
 
     Not a sum along the rows, nor a sum of 16-bit floats.
     """
@@ -109,6 +113,7 @@ class RowBlock:
     rows:   in the block.
     single: vectors in a row that is computed alone, as (lanes, number): they decide the order of its reductions.
     pieces: those vectors, as they are read and written.
+    summed: the instructions whose sums each lane has for itself: those of `summed_in_lanes`.
     """
 
     def __init__(
@@ -119,9 +124,20 @@ class RowBlock:
         single: tuple[int, int],
         pieces: Sequence[RowSlice],
         rows: int,
+        summed: Sequence[int] = (),
     ) -> None:
         self.f, self.kernel, self.operands, self.rows = f, kernel, operands, rows
         self.single, self.pieces = single, pieces
+        self.sums = LaneSums(f, kernel, operands, rows, summed)
+
+    def run(self, start: IRValue, end: IRValue) -> None:
+        """The rows from `start` to `end`, which are whole blocks of one run, if there are any."""
+        f = self.f
+        some = f.compare("icmp slt", start, end)
+        with f.when(some), self.sums.of_run(start), f.loop(start, end, self.rows, polls=True) as row:
+            self.operands.enter(row)
+            self.write(row)
+            self.sums.put_aside(start, row)
 
     def write(self, row: IRValue) -> None:
         """Every instruction once. The value of one that runs along the row has a vector for each position.
@@ -132,7 +148,9 @@ class RowBlock:
         for number, instr in enumerate(self.kernel.code):
             args = [made[a] for a in instr.args]
             made.append(self._instruction(instr, args))
-            if instr.kind == "accumulate":
+            if number in self.sums.numbers:
+                self.sums.add(number, args[0])
+            elif instr.kind == "accumulate":
                 self._accumulate(number, args[0], row)
         self.operands.leave_held(row, self.rows)
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
+from core.codegen.lane_sums import summed_in_lanes
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.merged_operands import MergedOperands, merged_scratch
 from core.codegen.operands import Operands, RowSlice
@@ -111,8 +112,10 @@ class _Writer:
             one = IRValue("", self.code[number].dtype).type
             f.top.append(f"  {slot} = alloca [{vectors * self.lanes} x {one}], align 64")
             self.scratch[number] = IRValue(slot, "ptr")
+        together = rows_together(self.kernel) if straight else 1
+        summed = summed_in_lanes(self.kernel, together) if together > 1 else []
         if straight:
-            self.operands.hold(self._pieces())
+            self.operands.hold(self._pieces(), summed)
 
         merged = MergedOperands(f, self.kernel, self.operands)
 
@@ -131,13 +134,13 @@ class _Writer:
         if self.kernel.merged:
             with f.loop(f.param("first"), f.param("end"), polls=True) as row:
                 alone(row)
-        elif straight and rows_together(self.kernel) > 1:
+        elif together > 1:
             single = self.lanes, self.steps + bool(self.rest)
             pieces, sizes = self._pieces(), block_sizes(self.kernel)
-            made = [RowBlock(f, self.kernel, self.operands, single, pieces, size) for size in sizes]
-            self._in_blocks({each.rows: each.write for each in made}, alone)
-        elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:
-            self._in_blocks({together: self._squares}, alone)
+            made = [RowBlock(f, self.kernel, self.operands, single, pieces, size, summed) for size in sizes]
+            self._in_blocks({each.rows: each.run for each in made}, alone)
+        elif not self.block and (square := rows_in_squares(self.kernel, self.lanes)) > 1:
+            self._in_blocks({square: lambda start, end: self._squares(start, end, square)}, alone)
         elif not self.block and rows_turned(self.kernel, self.lanes):
             self._turned(alone)
         else:
@@ -160,20 +163,20 @@ class _Writer:
                 alone(f.binary("add", first, number))
             rows.write(count)
 
-    def _in_blocks(self, blocks: Mapping[int, Callable[[IRValue], None]], alone: Callable[[IRValue], None]) -> None:
+    def _in_blocks(
+        self, blocks: Mapping[int, Callable[[IRValue, IRValue], None]], alone: Callable[[IRValue], None]
+    ) -> None:
         """Blocks of rows along the last outer axis, and the rows after the last block one by one.
 
-        blocks: sizes of blocks, the largest first; each writes the rows from this one on, which `operands` has entered.
+        blocks: sizes of blocks, the largest first; each writes the rows from one to another, which are whole blocks.
         alone: writes one row.
         """
         f = self.f
         with self._runs() as (start, stop):
-            for together, block in blocks.items():
+            for together, run in blocks.items():
                 rest = f.op(f"srem {f.binary('sub', stop, start)}, {together}", "int64")
                 whole = f.binary("sub", stop, rest)
-                with f.loop(start, whole, together, polls=True) as row:
-                    self.operands.enter(row)
-                    block(row)
+                run(start, whole)
                 start = whole
             with f.loop(start, stop) as row:
                 alone(row)
@@ -190,15 +193,17 @@ class _Writer:
             stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
             yield f.intrinsic("smax", first, start), stop
 
-    def _squares(self, _: IRValue) -> None:
-        """A block of rows in squares."""
+    def _squares(self, start: IRValue, end: IRValue, together: int) -> None:
+        """Rows from `start` to `end` in blocks of squares."""
         squares = Squares(self.f, self.kernel, self.operands, self.lanes)
-        squares.begin()
         whole = self.steps * self.lanes
-        with self._stretch(0, whole, self.lanes) as at:
-            squares.write(at, self.lanes)
-        if self.rest:
-            squares.write(I64(whole), self.rest)
+        with self.f.loop(start, end, together, polls=True) as row:
+            self.operands.enter(row)
+            squares.begin()
+            with self._stretch(0, whole, self.lanes) as at:
+                squares.write(at, self.lanes)
+            if self.rest:
+                squares.write(I64(whole), self.rest)
 
     # --- a row as straight code ------------------------------------------------------------------------------------
 
