@@ -69,6 +69,8 @@ Fusion:
 
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
     repeated          cheap values that a fusion computes again
+    identities        results that are an operand, because another one is a known bool
+    powers            powers with small constant exponents are products and square roots
     elementary        an elementary function of a 16-bit float and of its float32 form is computed once
     rows_at           gathers inside fusions: rows at positions that are data
     gathered_products products of gathered matrices with vectors

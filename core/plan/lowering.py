@@ -19,7 +19,9 @@ from core.plan.data import Instruction, Interpreted, Kernel, Limited, Root, Stac
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
+from core.plan.identities import chosen
 from core.plan.plan import OUTGROWN, Check
+from core.plan.powers import power
 from core.plan.ranges import affine
 from core.plan.registering import registering
 from core.plan.sizes import Expected, Known, Size, bounded_outputs, expected_outputs, is_open
@@ -275,6 +277,11 @@ class Lowering(Storage):
         even = affine(op, entries, type.shape)
         if even is not None:
             return even
+        known = chosen(op, entries, type)
+        if known is None and op == "pow" and entries[0].shape == type.shape:
+            known = power(self._of, *entries)
+        if known is not None:
+            return known
         refused = self.target.refusal(op, attrs, dtypes, type.dtype)
         if refused is not None:
             raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code: {refused}")
@@ -283,6 +290,13 @@ class Lowering(Storage):
         fusion.ops.append(op)
         number = fusion.apply(op, sorted(attrs.items()), args, type.dtype)
         return Member(fusion, number, type.dtype, type.shape, axes)
+
+    def _of(self, op: str, *entries: Entry) -> Entry:
+        """The result of an elementwise op without attributes on values of one shape."""
+        dtypes = [each.dtype for each in entries]
+        rule = lookup(op).infer_rule
+        assert rule is not None
+        return self.apply(op, {}, entries, dtypes, rule(*(TensorType(each.shape, each.dtype) for each in entries)))
 
     def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Fusion, Axes]:
         """A fusion that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
