@@ -209,7 +209,7 @@ class _Unit:
                 source, target = f.at(here, at, dtype), move(f, there, dtype, (at, length))
                 left = f.binary("sub", pixels, at)
                 transpose_square(self.module, f, dtype, (source, I64(conv.pixels)), (target, I64(length)), rows, left,
-                                 self.lanes)  # fmt: skip
+                                 self.lanes, pads=True)  # fmt: skip
 
     # --- sums ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.vector_slices import mask
@@ -53,24 +53,26 @@ def _block(f: Function, spec: Transposition, row: IRValue, rows: int, start: IRV
 
 def transpose_square(
     module: Module, f: Function, dtype: str, source: tuple[IRValue, IRValue], target: tuple[IRValue, IRValue],
-    rows: IRValue, columns: IRValue, lanes: int,
+    rows: IRValue, columns: IRValue, lanes: int, pads: bool = False,
 ) -> None:  # fmt: skip
     """Store the transpose of a matrix of `rows` by `columns` numbers, each from 1 to `lanes`; more count as `lanes`.
 
     source, target: (address, elements from one row to the next). One function of the module serves all calls.
+    pads:           store zeros for missing rows. Stale numbers that only fill a vector may be denormal, for which
+                    arithmetic can take a hundred times as long.
     """
     params = [("source", "ptr"), ("step", "int64"), ("target", "ptr"), ("distance", "int64"),
               ("rows", "int64"), ("columns", "int64")]  # fmt: skip
     name = module.function(
-        ("square", dtype, lanes), "square", lambda name: _square(Function(name, params), dtype, lanes)
+        ("square", dtype, lanes, pads), "square", lambda name: _square(Function(name, params), dtype, lanes, pads)
     )
     f.do(f"call void @{name}({', '.join(map(str, [*source, *target, rows, columns]))})")
 
 
-def _square(f: Function, dtype: str, lanes: int) -> Function:
+def _square(f: Function, dtype: str, lanes: int, pads: bool) -> Function:
     rows, columns = f.param("rows"), f.param("columns")
     whole = f.compare("icmp sge", f.intrinsic("smin", rows, columns), I64(lanes))
-    f.either(whole, lambda: _whole_square(f, dtype, lanes), lambda: _partial_square(f, dtype, lanes))
+    f.either(whole, lambda: _whole_square(f, dtype, lanes), lambda: _partial_square(f, dtype, lanes, pads))
     return f
 
 
@@ -80,7 +82,7 @@ def _whole_square(f: Function, dtype: str, lanes: int) -> None:
         f.store(line, _line(f, "target", "distance", I64(i), dtype))
 
 
-def _partial_square(f: Function, dtype: str, lanes: int) -> None:
+def _partial_square(f: Function, dtype: str, lanes: int, pads: bool) -> None:
     rows, columns = f.param("rows"), f.param("columns")
     counts = IRValue(f"<{', '.join(f'i64 {i}' for i in range(lanes))}>", "int64", lanes)
     across, down = (f.compare("icmp slt", counts, f.splat(n, lanes)) for n in (columns, rows))
@@ -88,7 +90,8 @@ def _partial_square(f: Function, dtype: str, lanes: int) -> None:
     places = [_line(f, "source", "step", f.intrinsic("smin", I64(i), last), dtype) for i in range(lanes)]
     for i, line in enumerate(transposed_square(f, [f.load(at, dtype, lanes, across) for at in places])):
         with f.when(f.compare("icmp slt", I64(i), columns)):
-            f.store(line, _line(f, "target", "distance", I64(i), dtype), down)
+            whole = f.select(down, line, f.splat(literal(0, dtype), lanes)) if pads else line
+            f.store(whole, _line(f, "target", "distance", I64(i), dtype), None if pads else down)
 
 
 def _line(f: Function, base: str, step: str, number: IRValue, dtype: str) -> IRValue:

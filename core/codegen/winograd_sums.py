@@ -137,7 +137,7 @@ class _Block:
                 source = (f.at(here, at, dtype), I64(conv.pixels))
                 target = (move(f, there, dtype, (at, self.spec.padded)), I64(self.spec.padded))
                 left = f.binary("sub", pixels, at)
-                transpose_square(self.module, f, dtype, source, target, rows, left, lanes)
+                transpose_square(self.module, f, dtype, source, target, rows, left, lanes, pads=True)
 
     def transform(self, packed: IRValue, zero_row: IRValue, ct: IRValue) -> None:
         """Transform the 2 x 2 cotangents of each square."""

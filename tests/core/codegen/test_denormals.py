@@ -1,14 +1,25 @@
-"""Denormal numbers: products in loops take them for zero where the CPU is slow with them, and nothing else does."""
+"""Denormal numbers: products in loops take them for zero where the CPU is slow with them, and nothing else does.
+
+Stale memory, in which integers are denormal floats, reaches no arithmetic.
+"""
 
 from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from core.codegen import blas
+from core.autodiff.adjoint import vjp
+from core.codegen import backend, blas
 from core.codegen.backend import CPU
 from core.codegen.cpus import cpu
-from core.compiler.compile import compile_forward
+from core.compiler.compile import compile_forward, optimize
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.runtime.memory import Arena
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
@@ -94,3 +105,52 @@ def test_elementwise_work_behind_a_product_in_a_loop_keeps_denormal_numbers(size
     found = computed(s, "y")
 
     np.testing.assert_allclose(found, np.full((m, n), SMALL), rtol=1e-4)
+
+
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on new arenas hold denormal numbers, as after a step with labels."""
+    begin = Arena.__init__
+
+    def filled(self: Arena, size: int) -> None:
+        begin(self, size)
+        np.asarray(self._memory)[: size // 4 * 4].view("int32")[:] = 1
+
+    monkeypatch.setattr(Arena, "__init__", filled)
+
+
+def met_denormals(step: Callable[[], object]) -> bool:
+    """Whether arithmetic of this thread met a denormal operand during `step`: the flag of the processor."""
+    libm, state = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 8)()  # the last word is the control word MXCSR
+    libm.fegetenv(state)
+    state[7] &= ~0b111111
+    libm.fesetenv(state)
+    step()
+    libm.fegetenv(state)
+    return bool(state[7] & 0b10)
+
+
+CONVOLUTIONS = {
+    "by the algorithm of Winograd": ((2, 16, 16, 16), (15, 16, 3, 3), {"paddings": (1, 1)}),
+    "with channels in the lanes": ((2, 8, 12, 12), (12, 8, 5, 5), {"paddings": (2, 2)}),
+    "of volumes": ((2, 8, 6, 6, 6), (12, 8, 3, 3, 3), {"paddings": (1, 1, 1)}),
+    "with single elements": ((2, 10, 20, 20), (10, 10, 1, 1), {}),
+}
+
+
+@pytest.mark.skipif(not SLOW or not sys.platform.startswith("linux"), reason="reads the control word of x86")
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_no_kernel_computes_with_numbers_of_earlier_runs(name, monkeypatch):
+    """Lanes without a channel hold zeros."""
+    shape, filters, attrs = CONVOLUTIONS[name]
+    b = BlockBuilder()
+    x, w = (b.param(TensorType(each, "float32")) for each in (shape, filters))
+    block = b.build([b.emit(f"conv{len(shape) - 2}d", x, w, **attrs)])
+    monkeypatch.setattr(backend, "thread_count", lambda: 1)
+    stale(monkeypatch)
+    step = native_interpreter(optimize(vjp(block, block.params)), CPU)
+    random = np.random.default_rng(0)
+    ct = b.types[block.results[0]]
+    given = [random.random(each, "float32") + 1 for each in (shape, filters, ct.shape)]
+
+    assert met_denormals(lambda: np.full(64, 1e-40, "float32") * np.float32(3))
+    assert not met_denormals(lambda: step(Run(), *given))
