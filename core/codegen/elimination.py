@@ -35,6 +35,7 @@ def elimination_scratch(spec: Elimination) -> int:
 
 def eliminate(_: Module, f: Function, spec: Elimination) -> None:
     """``(x, out, order, sign)``; a unit is a matrix."""
+    _Matrix(f, spec, I64(0)).clear_pads()
     with f.loop(f.param("first"), f.param("end"), polls=True) as matrix:
         _Matrix(f, spec, matrix).write()
 

@@ -65,8 +65,9 @@ class _Matrix(Panels):
 
     def write(self) -> None:
         f, spec = self.f, self.spec
-        matrix, panels, triangles, _, _ = _parts(spec)
+        matrix, panels, triangles, _, signs = _parts(spec)
         fill_zeros(f, self.base, matrix + panels + triangles, spec.dtype)
+        fill_zeros(f, self.signs, signs, spec.dtype)
         self.read(move(f, f.param("x"), spec.dtype, (self.matrix, spec.x[0])), spec.x[1:])
         with f.loop(I64(0), I64(spec.n), PANEL, polls=True) as first:
             self._choose(first)

@@ -7,11 +7,11 @@ matrix is updated by products of a panel with rows of the matrix, in tiles of re
 from __future__ import annotations
 
 from core.codegen.cpus import cpu
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.substitution import lane_numbers
 from core.codegen.tile import tile
 from core.codegen.transpose import transposed_square
-from core.codegen.vector_slices import move
+from core.codegen.vector_slices import fill_zeros, move
 
 __all__ = ["PANEL", "Panels", "tile_rows"]
 
@@ -59,6 +59,24 @@ class Panels:
         with f.loop(I64(0), I64(self.m)) as row, f.loop(I64(0), I64(self.n), self.width) as at:
             address = move(f, x, self.dtype, (row, steps[0]), (at, steps[1]))
             f.store(f.load(address, self.dtype, self.width, self.inside(at)), self.at(row, at))
+
+    def clear_pads(self) -> None:
+        """Zeros behind the rows and columns of the matrix and of the panel, as far as vectors and tiles reach.
+
+        They stay zeros while the matrix is factorised, and for the next one. Numbers of earlier kernels there may be
+        denormal, for which arithmetic can take a hundred times as long.
+        """
+        f, (last, end) = self.f, (self.m // self.width * self.width, -(-self.m // self.width) * self.width)
+        tiled = self.n > PANEL
+        fill_zeros(f, self.at(I64(self.m), I64(0)), max(end - self.m, tile_rows() * tiled) * self.step, self.dtype)
+        for column in range(min(self.n, PANEL)):
+            for row in (last, last + self.width):
+                zeros = f.splat(literal(0, self.dtype), self.width)
+                f.store(zeros, self.in_panel(I64(column), I64(row)))
+        if tiled:
+            behind = -(-self.n // self.width) * self.width
+            with f.loop(I64(0), I64(self.m)) as each:
+                fill_zeros(f, self.at(each, I64(behind)), self.step - behind, self.dtype)
 
     def turn(self, first: IRValue, into_panel: bool) -> None:
         """Copy the columns from `first`, from row `first` on, to the panel or back, in squares."""
