@@ -8,6 +8,7 @@ from core.codegen.cpus import cpu
 from core.codegen.gemm import FAR_BYTES
 from core.codegen.gemv import FEW
 from core.codegen.machine import lanes
+from core.codegen.row_blocks import LONGEST, MANY
 from core.codegen.scalar import NATIVE, refusal
 from core.codegen.vector_slices import lanes_for
 from core.plan.data import Gemm, bytes_of
@@ -86,6 +87,7 @@ CPU_TARGET = Target(
         instructions=8000,  # LLVM's time for a function grows faster than its length
         sums=200,  # each needs a sweep with code of its own
         unrelated=100,
+        across=(LONGEST, MANY, 64),
         merges=True,
         rounds=False,
     ),

@@ -25,7 +25,7 @@ from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_st
 from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 
-__all__ = ["RowBlock", "block_sizes", "rows_together"]
+__all__ = ["LONGEST", "MANY", "RowBlock", "block_sizes", "rows_together"]
 
 LONGEST = 12
 """Most elements of a row: each has a vector of its own, and more than there are registers would wait in memory."""
@@ -53,15 +53,17 @@ def rows_together(kernel: RowKernel) -> int:
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
     few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > UNROLLED
-    if kernel.inner > WIDEST and (few or not reduced):
+    across = any(i.full and i.kind == "load" and _is_across(kernel.operands[i.operand]) for i in code)
+    if kernel.inner > WIDEST and (few or not reduced) and not (across and reduced):
         return 1
     if rows < 2 or kernel.outer[-1] < rows or any(_overlaps(kernel, i) for i in code if i.kind == "store"):
         return 1
     scattered = any(
         i.full and i.kind in ("load", "store") and not _is_near(kernel.operands[i.operand], kernel.inner) for i in code
     )
-    # numbers that are far apart are loaded one by one: only long computations make up for that
-    return 1 if scattered and not any(i.op in EXPENSIVE for i in code) else rows
+    # numbers that are far apart are loaded one by one: long computations make up for that, and rows that lie across
+    # those of an array, whose elements would be far apart otherwise
+    return 1 if scattered and not across and not any(i.op in EXPENSIVE for i in code) else rows
 
 
 def block_sizes(kernel: RowKernel) -> list[int]:
@@ -78,13 +80,14 @@ def block_sizes(kernel: RowKernel) -> list[int]:
 def _adds_up(kernel: RowKernel, instr: Instr) -> bool:
     """Whether an instruction adds the rows of a block to the same elements, or to elements side by side, in any run.
 
-    Not a sum along the rows, nor a sum of 16-bit floats.
+    Not a sum along the rows to one element, nor a sum of 16-bit floats.
     """
     if instr.kind != "accumulate" or instr.dtype in HALVES:
         return False
     operand = kernel.operands[instr.operand]
     if instr.full:
-        return operand.inner == 1 and (not operand.outer[-1] or operand.outer[-1] == kernel.inner)
+        dense = operand.inner == 1 and (not operand.outer[-1] or operand.outer[-1] == kernel.inner)
+        return dense or operand.outer[-1] == 1
     return not operand.inner and (operand.outer[-1] == 1 or not operand.outer[-1])
 
 
@@ -97,6 +100,11 @@ def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
 def _is_near(operand: Operand, inner: int) -> bool:
     """Whether elements of neighbouring rows are adjacent, the same, or in dense rows, or each row is some vectors."""
     return operand.outer[-1] in (0, 1) or (operand.inner == 1 and (operand.outer[-1] == inner or inner > WIDEST))
+
+
+def _is_across(operand: Operand) -> bool:
+    """Whether neighbours of an array lie in neighbouring rows, and those in a row are far apart."""
+    return operand.outer[-1] == 1 and operand.inner not in (0, 1)
 
 
 def _lanes_of(f: Function, vector: IRValue, first: int, count: int) -> IRValue:
@@ -180,6 +188,9 @@ class RowBlock:
         """Add up the rows, in their order."""
         f, instr = self.f, self.kernel.code[number]
         between = self.kernel.operands[instr.operand].outer[-1]
+        if instr.full and between == 1:
+            self._accumulate_across(instr, values)
+            return
         if instr.full:
             values = [f.splat(values[j if len(values) > 1 else 0], self.rows) for j in range(self.kernel.inner)]
             if 0 < between <= WIDEST:
@@ -197,6 +208,15 @@ class RowBlock:
             one = f.op(f"extractelement {value}, i64 {lane}", value.dtype) if value.lanes > 1 else value
             self.operands.accumulate_one(number, one)
             self.operands.put_aside(f.binary("add", row, I64(lane)), number)
+
+    def _accumulate_across(self, instr: Instr, values: list[IRValue]) -> None:
+        """Add to elements that are side by side for the rows of a block."""
+        f, base, step = self.f, self.operands.base(instr.operand), self.kernel.operands[instr.operand].inner
+        if not step:
+            values = [self._reduced(instr.op, values)]
+        for j in range(self.kernel.inner if step else 1):
+            value = f.splat(values[j if len(values) > 1 else 0], self.rows)
+            self._add(instr, f.at(base, I64(j * step), instr.dtype) if j else base, value)
 
     def _add(self, instr: Instr, address: IRValue, values: IRValue, held: IRValue | None = None) -> None:
         """Add to adjacent elements. held: the lanes that are elements, if not all are."""

@@ -94,15 +94,15 @@ Fusion:
     masks             the masks that it finds: bands of positions, and arrays
     intervals         bounds of values, with which it proves that hidden elements are zeros
 
-How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can
-describe. Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in
-registers. A reduction along the row, as in softmax or layer_norm, can be used inside the same fusion; any other one
-accumulates into memory. Products, convolutions, gathers and scatters are instructions of their own. Products of a batch
-with one shared matrix are one product if the axes of the batch follow each other in memory; if only some axes do, these
-become rows. Elementwise work on the result of a large product (a bias, a relu, an optimiser's update) becomes its
-epilogue, and a result that nothing else reads is not stored. A product of which only a transposition is read is
-computed in the layout of that one: so the gradient of a weight that is used transposed, as in models of PyTorch, is
-stored as the weight is.
+How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can describe.
+Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in registers. A
+reduction along the row, as in softmax or layer_norm, can be used inside the same fusion, also if the row is a short
+axis in the middle, such as the classes of each pixel; any other one accumulates into memory. Products, convolutions,
+gathers and scatters are instructions of their own. Products of a batch with one shared matrix are one product if the
+axes of the batch follow each other in memory; if only some axes do, these become rows. Elementwise work on the result
+of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that nothing else reads is
+not stored. A product of which only a transposition is read is computed in the layout of that one: so the gradient of a
+weight that is used transposed, as in models of PyTorch, is stored as the weight is.
 
 A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
 time, so that scores and probabilities are never stored. Columns that a causal mask, a band or a mask that is data hides

@@ -106,6 +106,8 @@ def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, again: int 
         key = low.entry(op.inputs[-1]) if _has_key(op) else key
     at = _places(low, shape, low.sizes.get(op.outputs[0], {}), again)
     fusion, axes = low.join(shape, [at, key])
+    if fusion.is_across:
+        fusion, axes = low.new_fusion(shape), tuple(range(len(shape)))
     args = [low.argument(fusion, each, shape, axes) for each in (at, key)]
     attrs = [("dtype", dtype), ("seed", op.attrs["seed"]), ("stream", op.attrs["stream"])]
     fusion.ops.append(op.type)

@@ -4,8 +4,9 @@ A fusion has a domain, the shape of its largest values. A value inside it stays 
 only if something outside the fusion reads it. Each axis of a value is an axis of the domain, or None if the value does
 not vary along it.
 
-The last axes of the domain are the row. A reduction along the row, as in softmax or layer_norm, gives a value that the
-same fusion can use; any other reduction accumulates into memory.
+The last axes of the domain are the row, or another axis of a few elements, such as the classes of each pixel. A
+reduction along the row, as in softmax or layer_norm, gives a value that the same fusion can use; any other reduction
+accumulates into memory.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Fusion:
 
     shape:    the domain.
     position: of the fusion among all instructions of its block.
-    row:      number of trailing axes that are the row; None until a reduction along the row is used inside.
+    row:      the axes that are the row; None until a reduction along the row is used inside.
     ops:      the ops in it, for profiles.
     size:     the size of the first axis of the domain, if only the run tells it: rows beyond the length are left out.
     sums:     the number of reductions along the row.
@@ -87,7 +88,7 @@ class Fusion:
     shape: tuple[int, ...]
     position: int
     limits: RowLimits
-    row: int | None = None
+    row: frozenset[int] | None = None
     drafts: list[Draft] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     location: Location | None = None
@@ -145,27 +146,52 @@ class Fusion:
 
     def can_load(self, strides: Sequence[int]) -> bool:
         """Whether a row of an array with these strides along the domain is one walk with a single stride."""
-        return self.row is None or _mergeable(self.shape, [strides], len(self.shape) - self.row)
+        return self.row is None or _mergeable(self.shape, [strides], self.row)
 
-    def can_reduce(self, axes: frozenset[int]) -> bool:
-        """Whether the fusion itself can use the result of a reduction over these axes of the domain."""
-        rank = len(self.shape)
-        first = min(axes, default=rank)
-        if any(self.shape[i] > 1 and i not in axes for i in range(first, rank)):
-            return False
-        row = rank - first
+    def can_reduce(self, axes: frozenset[int], across: bool = False) -> bool:
+        """Whether the fusion itself can use the result of a reduction over these axes of the domain.
+
+        across: whether axes that are not the last ones may become the row; then later reductions over the last ones
+                leave the fusion.
+        """
         if self.row is not None:
-            return self._trimmed(self.row) == self._trimmed(row)
-        size, total = math.prod(self.shape[first:]), math.prod(self.shape)
+            return self._wide(self.row) == self._wide(axes)
+        row, size, total = self._row_of(axes), math.prod(self.shape[i] for i in axes), math.prod(self.shape)
+        if not self._is_last(axes) and not (across and self._goes_across(axes)):
+            return False
         if size > self.limits.longest_row or (size == total and total > self.limits.longest_total):
             return False
-        return _mergeable(self.shape, [d.strides for d in self.drafts if d.walks], first)
+        return _mergeable(self.shape, [d.strides for d in self.drafts if d.walks], row)
 
-    def _trimmed(self, row: int) -> int:
-        """The number of axes of the row without leading axes of size 1."""
-        while row and self.shape[len(self.shape) - row] == 1:
-            row -= 1
-        return row
+    def _goes_across(self, axes: frozenset[int]) -> bool:
+        """Whether rows along `axes`, which are not the last ones, can be computed together."""
+        most, fewest, beside = self.limits.across
+        last, total = max(axes), math.prod(self.shape)
+        few = math.prod(self.shape[i] for i in axes) <= most and fewest <= total
+        return few and math.prod(self.shape[last + 1 :]) >= beside and self.size is None and self.is_plain
+
+    @property
+    def is_across(self) -> bool:
+        """Whether its row is not the last axes."""
+        return self.row is not None and not self._is_last(self.row)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it neither draws random numbers nor looks up elements, which rows across the last axes do not."""
+        return not any(d.instr.kind == "lookup" or d.instr.op == "draw" for d in self.drafts)
+
+    def _wide(self, axes: frozenset[int]) -> frozenset[int]:
+        """`axes` without those of size 1."""
+        return frozenset(i for i in axes if self.shape[i] > 1)
+
+    def _is_last(self, axes: frozenset[int]) -> bool:
+        """Whether no axis behind the first one of `axes` is missing, but for axes of size 1."""
+        return all(n == 1 or i in axes for i, n in enumerate(self.shape) if i >= min(axes, default=len(self.shape)))
+
+    def _row_of(self, axes: frozenset[int]) -> frozenset[int]:
+        """The axes of the row that a reduction over `axes` needs."""
+        rank = len(self.shape)
+        return frozenset(range(min(axes, default=rank), rank)) if self._is_last(axes) else axes
 
     # --- adding --------------------------------------------------------------------------------------------------
 
@@ -229,9 +255,13 @@ class Fusion:
 
         return self.once(repr(instr), write)  # 0.0 equals -0.0 but is another attribute
 
+    def take_row(self, axes: frozenset[int]) -> None:
+        """Make `axes` the row (see `can_reduce`)."""
+        self.row = self._row_of(axes) | (self.row or frozenset())
+
     def reduce(self, op: str, arg: int, axes: frozenset[int], dtype: str) -> int:
         """A reduction over `axes`, the row, whose result the fusion can use (see `can_reduce`)."""
-        self.row = max(self.row or 0, len(self.shape) - min(axes, default=len(self.shape)))
+        self.take_row(axes)
         self.sums += 1
         varies = self.drafts[arg].varies - axes
         return self._add(Draft(Instr("reduce", dtype, args=(arg,), op=op), varies=varies))
@@ -246,13 +276,13 @@ class Fusion:
         All axes of the domain that the value does not have must be part of the row.
         """
         others = {i for i, n in enumerate(self.shape) if n > 1} - gone - {a for a in kept if a is not None}
-        first = len(self.shape) - (self.row or 0)
-        return not others or (all(i >= first for i in others) and not any(a >= first for a in gone))
+        row = self.row or frozenset()
+        return not others or (others <= row and row.isdisjoint(gone))
 
     def accumulate(self, op: str, arg: int, view: View, axes: Axes, gone: frozenset[int]) -> None:
         """Reduce over the axes `gone` into `view`. A value that is constant along a kept row counts once."""
         strides = self.strides(view, axes)
-        along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
+        along = self.row is None or not self.row.isdisjoint(gone)
         self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
 
     def check(self, arg: int, view: View, number: int, guards: int | None = None) -> None:
@@ -276,9 +306,11 @@ class Fusion:
         self._drop_unused()
         if not self.drafts:
             return None
-        first = len(self.shape) - self.row if self.row is not None else None
-        arrays = [d.strides for d in self.drafts if d.walks]
-        merged, columns = _merged(self.shape, arrays, first)
+        row = self.row or frozenset()
+        order = sorted(range(len(self.shape)), key=lambda i: i in row)
+        first = len(self.shape) - len(row) if self.row is not None else None
+        arrays = [[d.strides[i] for i in order] for d in self.drafts if d.walks]
+        merged, columns = _merged([self.shape[i] for i in order], arrays, first)
         if first is None and len(merged) == 1:
             merged, columns = _cut(merged, columns, self.limits)
         # rows beyond a length are left out at the end, so the axis that has it stays the outermost one
@@ -330,14 +362,14 @@ class Fusion:
         self.drafts = kept
 
 
-def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int) -> bool:
-    """Whether the axes from `first` on are one walk with a single stride in each of `arrays`."""
-    axes = [i for i in range(first, len(shape)) if shape[i] > 1]
+def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], row: frozenset[int]) -> bool:
+    """Whether the axes `row` are one walk with a single stride in each of `arrays`."""
+    axes = [i for i in sorted(row) if shape[i] > 1]
     return all(strides[i] == strides[j] * shape[j] for strides in arrays for i, j in pairwise(axes))
 
 
 def _merged(
-    shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int | None
+    shape: Sequence[int], arrays: Sequence[Sequence[int]], first: int | None
 ) -> tuple[list[int], list[list[int]]]:
     """The domain with neighbouring axes merged where all arrays allow it, and the strides of the arrays then.
 

@@ -169,42 +169,42 @@ class _Positions:
     """Positions that are not computed."""
 
 
-def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
-    """The op of `index`, and the shape of the rows, if `index` has one position in each row of flattened `source`."""
+def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...], int] | None:
+    """The op of `index`, the shape of the rows and their axis, if `index` has one position in each row of flattened
+    `source`.
+    """
     positions, flat = low.uses.producers.get(index), low.uses.producers.get(source)
     if positions is None or positions.type != "positions_along" or flat is None or flat.type != "reshape":
         return None
     shape = low.type(positions.inputs[1]).shape
     column = low.type(positions.inputs[0]).shape
-    rank = len(shape)
-    if positions.attrs["axis"] % rank != rank - 1 or column != (*shape[:-1], 1):
+    axis = positions.attrs["axis"] % len(shape)
+    if column != (*shape[:axis], 1, *shape[axis + 1 :]) or low.type(flat.inputs[0]).shape != shape:
         return None
-    if low.type(flat.inputs[0]).shape != shape:
-        return None
-    return positions, shape
+    return positions, shape, axis
 
 
-def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entry, index: str) -> Member | None:
+def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...], int], other: Entry, index: str) -> Member | None:
     """A bool of the shape of the rows: whether the position along the row is the wanted one. The position is checked.
 
     None if no fusion can compute it; then the positions `index` have been computed.
     """
-    maker, shape = picked
+    maker, shape, axis = picked
     try:
-        return _compared(low, op, maker, shape, other)
+        return _compared(low, op, maker, shape, axis, other)
     except Unsupported:
         if isinstance(low.entry(index), _Positions):
             low.define(index, computed_positions(low, maker))
         return None
 
 
-def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
+def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], axis: int, other: Entry) -> Member:
     """As `_hits`. Raises Unsupported if no fusion can compute it."""
-    if not Fusion(shape, 0, low.target.rows).can_reduce(frozenset({len(shape) - 1})):
-        raise Unsupported(f"picking from rows of {shape[-1]} elements")
+    if not Fusion(shape, 0, low.target.rows).can_reduce(frozenset({axis}), across=True):
+        raise Unsupported(f"picking from rows of {shape[axis]} elements")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])
-    size = shape[-1]
+    size = shape[axis]
     maker = low.uses.producers.get(positions.inputs[0])
     if maker is None or maker.type != "class_index":  # class_index has checked its labels
         check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
@@ -213,14 +213,13 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], othe
         at = of.where(of("less_than", at, of.number(0, "int64")), of.add(at, of.number(size, "int64")), at)
     flag = TensorType(shape, "bool")
     fusion, axes = low.join(shape, [at, other])
-    last = axes[-1]
-    row = frozenset() if last is None else frozenset({last})
-    if last is None or not fusion.can_reduce(row):
+    along = axes[axis]
+    if along is None or not fusion.can_reduce(frozenset({along}), across=True):
         fusion = low.new_fusion(shape)
         axes = tuple(range(len(shape)))
-        last, row = len(shape) - 1, frozenset({len(shape) - 1})
-    fusion.row = max(fusion.row or 0, len(fusion.shape) - min(row))
-    position = fusion.iota(last)
+        along = axis
+    fusion.take_row(frozenset({along}))
+    position = fusion.iota(along)
     wanted = low.argument(fusion, at, shape, axes)
     if at.dtype != "int64":
         wanted = fusion.apply("cast", [("dtype", "int64")], [wanted], "int64")
@@ -237,11 +236,12 @@ def lower_gather(low: Lowering, op: Op) -> None:
         values = low.entry(low.uses.producers[source].inputs[0])
         hit = _hits(low, op, picked, values, index)
         if hit:
-            shape = hit.shape
+            (_, shape, along) = picked
             type = TensorType(shape, out.dtype)
             zero = Uniform(0, out.dtype, ())
             only = low.apply("where", {}, [hit, values, zero], ["bool", out.dtype, out.dtype], type)
-            result = reduced(low, "sum", only, frozenset({len(shape) - 1}), TensorType((*shape[:-1], 1), out.dtype))
+            one = TensorType((*shape[:along], 1, *shape[along + 1 :]), out.dtype)
+            result = reduced(low, "sum", only, frozenset({along}), one)
             low.define(op.outputs[0], reshaped(low, result, out.shape))
             return
     if isinstance(low.entry(index), _Positions):
@@ -261,6 +261,8 @@ def lower_gather(low: Lowering, op: Op) -> None:
         found = rows_at(low.stored(low.entry(source)), low.stored(low.entry(index)), axis, number, low.shared.error)
         if found is not None:
             fusion, axes = low.join(out.shape, [found.source, found.index])
+            if fusion.is_across:
+                fusion, axes = low.new_fusion(out.shape), tuple(range(len(out.shape)))
             fusion.ops.append(op.type)
             low.define(op.outputs[0], Member(fusion, found.within(fusion, axes), out.dtype, out.shape, axes))
             return
@@ -284,10 +286,11 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     given, index, like = op.inputs
     picked = _picked(low, like, index) if op.attrs["axis"] == 0 else None
     if picked:
-        value = reshaped(low, low.entry(given), (*picked[1][:-1], 1))
+        _, shape, along = picked
+        value = reshaped(low, low.entry(given), (*shape[:along], 1, *shape[along + 1 :]))
         hit = _hits(low, op, picked, value, index)
         if hit:
-            shape, zero = hit.shape, Uniform(0, out.dtype, ())
+            zero = Uniform(0, out.dtype, ())
             type = TensorType(shape, out.dtype)
             whole = low.apply("where", {}, [hit, value, zero], ["bool", out.dtype, out.dtype], type)
             only_reshaped = all(reader and reader.type == "reshape" for reader in low.uses.readers(op.outputs[0]))

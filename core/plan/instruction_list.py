@@ -130,11 +130,15 @@ class InstructionList:
                 if not self._can_read(fusion, operand, own):
                     return None
             elif operand.fusion is not fusion and (found := lookup_of(operand)) is not None:
-                if not all(self._can_read(fusion, view, own) for view in (found.source, found.index)):
+                if fusion.is_across or not all(
+                    self._can_read(fusion, view, own) for view in (found.source, found.index)
+                ):
                     return None
             elif operand.fusion is not fusion:
                 again = repeats(operand, fusion, own)
                 if operand.fusion.position >= fusion.position and not again:
+                    return None
+                if again and fusion.is_across and not operand.fusion.is_plain:
                     return None
                 if fusion.row is None or again:
                     continue

@@ -105,7 +105,7 @@ def reduced(
     if not gone:
         return Member(fusion, arg, type.dtype, type.shape, inner)
     fusion.ops.append(f"reduce_{kind}")
-    if fusion.can_reduce(gone):
+    if fusion.can_reduce(gone, across=name is not None and _returns(low, name, entry.shape)):
         return Member(fusion, fusion.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
     view = low.destination(name) if name else low.allocate(type.shape, type.dtype)
     if not fusion.can_load(fusion.strides(view, inner)) or not fusion.covers(gone, kept):
@@ -120,6 +120,13 @@ def reduced(
     fusion.accumulate(kind, arg, view, inner, gone)
     low.instructions.written(view.root, fusion.position)
     return view
+
+
+def _returns(low: Lowering, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether an elementwise op combines the variable, a reduction of an array of `shape`, with such an array again."""
+    readers = [each for each in low.uses.readers(name) if each is not None and lookup(each.type).elementwise]
+    types = [low.types[each.outputs[0]] for each in readers]
+    return any(isinstance(type, TensorType) and type.shape == shape for type in types)
 
 
 def _spread(

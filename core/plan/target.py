@@ -37,6 +37,8 @@ class RowLimits:
     sums:           most reductions along the row in one pass: a long row is swept over once more for each.
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
+    across:         most elements of a row that is not the last axes, and fewest of the domain and of the axes behind it
+                    then: such rows are computed together, neighbours along these axes in a vector.
     merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
     rounds:         whether it rounds every 16-bit result, also one that only arithmetic reads (`core.plan.unrounded`).
     """
@@ -48,6 +50,7 @@ class RowLimits:
     sums: int
     unrelated: int
     live: int | None = None
+    across: tuple[int, int, int] = (0, 0, 0)
     merges: bool = False
     rounds: bool = True
 
