@@ -6,6 +6,7 @@
     graph       one graph under construction: its nodes, names and constants
     site        the place of one op in a graph; the functions that rules call
     dtypes      the dtypes of ONNX, and those that onnxruntime computes with
+    output_types  the dtypes and shapes of outputs that follow from the operator
     arrays      stacks and tensor arrays as tensors
     blocks      the ops of a block, one after the other
     sizes       the open sizes of a program and their names

@@ -27,31 +27,10 @@ ELEM: dict[str, int] = {
     "float64": TensorProto.DOUBLE,
 }
 
-BFLOAT16 = frozenset(
-    [
-        "Cast",
-        "Concat",
-        "ConstantOfShape",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "If",
-        "IsInf",
-        "IsNaN",
-        "Loop",
-        "Reshape",
-        "ScatterND",
-        "Scan",
-        "Shape",
-        "Sign",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ]
-)
+BFLOAT16 = frozenset({
+    "Cast", "Concat", "ConstantOfShape", "Gather", "GatherElements", "GatherND", "Identity", "If", "IsInf", "IsNaN",
+    "Loop", "Reshape", "Scan", "ScatterND", "Shape", "Sign", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
 """Operators with a kernel for bfloat16."""
 
 LACKS: dict[str, str] = {
@@ -73,7 +52,6 @@ LACKS: dict[str, str] = {
     "MatMul": "uint8 int8 int16",
     "Max": "int16 bool",
     "Min": "int16 bool",
-    "MaxPool": "",
     "Mul": "bool",
     "Neg": "uint8",
     "NonZero": "int8 int16 float64",
@@ -85,7 +63,6 @@ LACKS: dict[str, str] = {
     "ReduceProd": "uint8 int8 int16 bool",
     "ReduceSum": "uint8 int8 int16 bool",
     "Relu": "int16 int64",
-    "ScatterND": "",
     "Sub": "bool",
     "Sum": "uint8 int8 int16 int32 int64",
     "Tan": "float64",

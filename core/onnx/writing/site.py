@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from core.ir import Op
-from core.onnx.writing.dtypes import ELEM, computed_in
+from core.onnx.writing.dtypes import ELEM, computed_in, numpy_dtype
 from core.onnx.writing.fold import folded
 from core.onnx.writing.graph import Graph, Tensor
+from core.onnx.writing.output_types import dtype_of, shape_of
 
 __all__ = ["Site", "Size"]
 
@@ -20,70 +21,6 @@ Size = int | Tensor
 
 DATA = {"Where": 1, "OneHot": 2}
 """The first input whose dtype chooses the kernel, where that is not input 0."""
-
-SAME_SHAPE = frozenset(
-    [
-        "Abs",
-        "Neg",
-        "Sign",
-        "Sqrt",
-        "Exp",
-        "Log",
-        "Sin",
-        "Cos",
-        "Tan",
-        "Asin",
-        "Acos",
-        "Atan",
-        "Tanh",
-        "Sigmoid",
-        "Relu",
-        "Erf",
-        "Reciprocal",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Not",
-        "BitwiseNot",
-        "Identity",
-        "IsNaN",
-        "IsInf",
-        "Cast",
-        "CumSum",
-        "Clip",
-        "Softmax",
-        "LogSoftmax",
-        "LayerNormalization",
-    ]
-)
-BROADCAST = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Pow",
-        "Mod",
-        "Max",
-        "Min",
-        "And",
-        "Or",
-        "Xor",
-        "Equal",
-        "Less",
-        "LessOrEqual",
-        "Greater",
-        "GreaterOrEqual",
-        "Where",
-        "BitwiseAnd",
-        "BitwiseOr",
-        "BitwiseXor",
-    ]
-)
-TO_BOOL = frozenset(
-    ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf", "Not", "And", "Or", "Xor"]
-)
-TO_INT64 = frozenset(["Shape", "Size", "NonZero", "ArgMax", "ArgMin"])
 
 
 class Site:
@@ -142,20 +79,12 @@ class Site:
                     given[i] = casts[each.name]
         found, final = [], []
         for dtype, shape in outputs:
-            made = dtype or ("bool" if operator in TO_BOOL else "int64" if operator in TO_INT64 else wide)
-            sizes = shape if shape is not None else self._shape(operator, inputs)
+            made = dtype or dtype_of(operator, wide)
+            sizes = shape if shape is not None else shape_of(operator, [x.shape for x in inputs if x is not None])
             found.append(Tensor(self.model.fresh(self.op.type), made, sizes))
             final.append(narrow if dtype is None and made == wide != narrow else made)
         self.graph.add(operator, [x.name if x is not None else "" for x in given], [x.name for x in found], attrs)
         return [x if x.dtype == to else self.cast(x, to) for x, to in zip(found, final, strict=True)]
-
-    def _shape(self, operator: str, inputs: Sequence[Tensor | None]) -> tuple[int, ...] | None:
-        shapes = [x.shape for x in inputs if x is not None]
-        if operator in SAME_SHAPE:
-            return shapes[0]
-        if operator in BROADCAST and all(s is not None for s in shapes):
-            return _broadcast([s for s in shapes if s is not None])
-        return None
 
     # --- values ----------------------------------------------------------------------------------------------------
 
@@ -164,8 +93,6 @@ class Site:
         array = np.asarray(value)
         kind = dtype or str(array.dtype)
         if kind == "bfloat16" or str(array.dtype) == "bfloat16":
-            from core.onnx.writing.dtypes import numpy_dtype
-
             return self.model.constant(array.astype(numpy_dtype(kind)), kind)
         with np.errstate(over="ignore", invalid="ignore"):
             return self.model.constant(array.astype(kind), kind)
@@ -429,13 +356,3 @@ class Site:
             return x
         n = math.prod(x.shape) if x.shape is not None and x.is_static else -1
         return self.node("Reshape", x, self.ints([-1]), shape=(n,))
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    rank = max(map(len, shapes), default=0)
-    out = []
-    for i in range(1, rank + 1):
-        sizes = [s[-i] for s in shapes if len(s) >= i]
-        known = [n for n in sizes if n not in (1, -1)]
-        out.append(known[0] if known else -1 if -1 in sizes else 1)
-    return tuple(reversed(out))
