@@ -150,7 +150,7 @@ def _places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
 
 def _new_places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
     of = Maker(low)
-    number = lambda n: of.number(n, "int64")
+    number = lambda n: of.integer(n)
     ahead = part.step > 0
     first, last = (number(0), size.length) if ahead else (number(-1), of("sub", size.length, number(1)))
 
@@ -237,7 +237,7 @@ def _pad(low: Lowering, op: Op) -> None:
     for axis, size in own.items():
         more = pads[2 * axis] + pads[2 * axis + 1]
         pads[2 * axis + 1] = wanted[0].shape[axis] - size.bound - pads[2 * axis]
-        length = low.dense(of.add(size.length, of.number(more, "int64"))) if more else size.length
+        length = low.dense(of.add(size.length, of.integer(more))) if more else size.length
         sizes[axis] = Size(wanted[0].shape[axis], length) if more else size
     set_sizes(low, op, [sizes])
     op = replace(op, attrs={**op.attrs, "paddings": tuple(pads)})
@@ -272,10 +272,10 @@ def _concat(low: Lowering, op: Op) -> None:
     bound, offset = types[0].shape[axis], 0
     place = positions((bound,))
     at: Entry = place
-    before: Entry = of.number(0, "int64")
+    before: Entry = of.integer(0)
     for name, shape in zip(op.inputs, shapes, strict=True):
         low.write(low.entry(name), _part(room, axis, offset, shape[axis]))
-        own = of("sub", of.add(place, of.number(offset, "int64")), before)
+        own = of("sub", of.add(place, of.integer(offset)), before)
         at = own if not offset else of.where(of("less_than", place, before), at, own)
         before = of.add(before, low.length(name, axis))
         offset += shape[axis]
@@ -311,8 +311,8 @@ def _split_like(low: Lowering, op: Op) -> None:
     others = _other_sizes(low, op.inputs, axis)
     sizes = [low.sizes.get(n, {}).get(axis) for n in likes]
     set_sizes(low, op, [others if size is None else {**others, axis: size} for size in sizes])
-    view, last = low.dense(low.entry(x)), of.number(type.shape[axis] - 1, "int64")
-    before: Entry = of.number(0, "int64")
+    view, last = low.dense(low.entry(x)), of.integer(type.shape[axis] - 1)
+    before: Entry = of.integer(0)
     for name, like in zip(op.outputs, likes, strict=True):
         at = of("minimum", of.add(positions((low.type(like).shape[axis],)), before), last)
         low.define(name, _taken(low, op, view, axis, low.dense(at)))

@@ -33,7 +33,7 @@ def lower_select_input(low: Lowering, op: Op) -> None:
     of, index = _choice(low, op, len(op.inputs) - 1)
     out = low.entry(op.inputs[1])
     for i, name in enumerate(op.inputs[2:], start=1):
-        out = of.where(of("equal", index, of.number(i, "int64")), low.entry(name), out)
+        out = of.where(of("equal", index, of.integer(i)), low.entry(name), out)
     low.define(op.outputs[0], out)
 
 
@@ -43,7 +43,7 @@ def lower_select_output(low: Lowering, op: Op) -> None:
     x = low.entry(op.inputs[1])
     for i, name in enumerate(op.outputs):
         low.type(name)
-        chosen = of("equal", index, of.number(i, "int64"))
+        chosen = of("equal", index, of.integer(i))
         low.define(name, of.where(chosen, x, of.number(0, x.dtype)))
 
 
@@ -51,11 +51,7 @@ def _choice(low: Lowering, op: Op, count: int) -> tuple[Maker, Entry]:
     """The index as an int64 scalar, checked to be one of `count` values."""
     of = Maker(low)
     index = of.cast(reshaped(low, low.entry(op.inputs[0]), ()), "int64")
-    fine = of(
-        "logical_and",
-        of("greater_equal", index, of.number(0, "int64")),
-        of("less_than", index, of.number(count, "int64")),
-    )
+    fine = of.is_position(index, of.integer(count))
     of.check(fine, "index_out_of_range", f"an index is out of range for {count} values", op.location)
     return of, index
 
@@ -71,11 +67,11 @@ def lower_merge(low: Lowering, op: Op) -> None:
     before = running_total(low, op, of.cast(mask, "int64"))
     total = replace(before, shape=(), strides=(), offset=count - 1)
     message = f"there are {yes} and {no} rows, but the mask asks for others"
-    of.check(of("equal", total, of.number(yes, "int64")), "shape_mismatch", message, op.location)
+    of.check(of("equal", total, of.integer(yes)), "shape_mismatch", message, op.location)
     both = low.allocate(out.shape, out.dtype)
     low.write(low.entry(op.inputs[1]), replace(both, shape=true.shape))
     low.write(low.entry(op.inputs[2]), replace(both, shape=false.shape, offset=yes * both.strides[0]))
-    ahead = of("sub", before, of.number(1, "int64"))
+    ahead = of("sub", before, of.integer(1))
     at = of.where(mask, ahead, of("sub", positions((count,), first=yes), before))
     low.define(op.outputs[0], taken(low, op, both, at, "a row is out of range"))
 
@@ -133,7 +129,7 @@ def _looked_up(low: Lowering, op: Op, values: Entry, rows: View, index: View) ->
     """The values of the rows with numbers `index`; rows that are not among `rows`, which ascend, are zero."""
     of, out, count = Maker(low), low.type(op.outputs[0]), rows.shape[0]
     found = _search(low, op, rows, index, False, low.allocate(index.shape, "int64"))
-    place = of("minimum", found, of.number(count - 1, "int64"))
+    place = of("minimum", found, of.integer(count - 1))
     message = "a row is out of range"
     there = of("equal", taken(low, op, rows, place, message), index)
     there = reshaped(low, there, (*index.shape, *(1 for _ in values.shape[1:])))
@@ -152,10 +148,14 @@ def _read_rows(low: Lowering, op: Op) -> None:
     if low.type(values).shape[1:] != table.shape[1:]:
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [{}])
-    of, beyond = Maker(low), Maker(low).number(table.shape[0], "int64")
+    of, beyond = Maker(low), Maker(low).integer(table.shape[0])
     given = of.cast(low.entry(rows), "int64")
-    fine = of("logical_and", of("greater_equal", given, of.number(0, "int64")), of("less_than", given, beyond))
-    of.check(masked(low, fine, {0: size}, True), NOT_COVERED, "a row counts from the end", op.location)
+    of.check(
+        masked(low, of.is_position(given, beyond), {0: size}, True),
+        NOT_COVERED,
+        "a row counts from the end",
+        op.location,
+    )
     numbers = low.dense(masked(low, given, {0: size}, table.shape[0]))
     if size.bound > 1:
         earlier, later = (replace(numbers, shape=(size.bound - 1,), offset=numbers.offset + i) for i in (0, 1))
@@ -201,7 +201,7 @@ def _starts(low: Lowering, op: Op, ordered: View, differ: Callable[[Entry, Entry
     low.copy(Uniform(0, "int64", ()), begins)
     if size > 1:
         before, after = (replace(ordered, shape=(count, size - 1), offset=ordered.offset + i) for i in (0, 1))
-        step = of.where(differ(before, after), positions((count, size - 1), (0, 1), 1), of.number(0, "int64"))
+        step = of.where(differ(before, after), positions((count, size - 1), (0, 1), 1), of.integer(0))
         low.copy(step, replace(begins, shape=(count, size - 1), offset=1))
     low.add(Kernel("scan", Scan("argmax", "int64", count, size, 1), (begins, start), location=op.location))
     return start
@@ -256,12 +256,8 @@ def lower_accuracy(low: Lowering, op: Op) -> None:
     below_all = of("logical_and", of("isnan", own), of("logical_or", earlier, of("logical_not", of("isnan", x))))
     above = of.cast(of("logical_or", above, below_all), "int64")
     rank = of.reduce("sum", above, last)
-    known = of(
-        "logical_and",
-        of("greater_equal", label, of.number(0, "int64")),
-        of("less_than", label, of.number(classes, "int64")),
-    )
-    right = of("logical_and", known, of("less_than", rank, of.number(op.attrs["k"], "int64")))
+    known = of.is_position(label, of.integer(classes))
+    right = of("logical_and", known, of("less_than", rank, of.integer(op.attrs["k"])))
     total = of.cast(of.reduce("sum", of.cast(right, "int64"), frozenset({0})), "float64")
     share = of.cast(of("div", total, of.number(float(rows))), x.dtype)
     low.define(op.outputs[0], reshaped(low, share, ()))
@@ -285,7 +281,7 @@ def lower_auc(low: Lowering, op: Op) -> None:
     positive = of.cast(of("not_equal", reshaped(low, label, (rows,)), of.number(0, label.dtype)), "int64")
     order, message = order_of(low, op, score), "a position is out of range"
     score, positive = (taken(low, op, each, order, message) for each in (score, positive))
-    negative = of("sub", of.number(1, "int64"), positive)
+    negative = of("sub", of.integer(1), positive)
     row = reshaped(low, score, (1, rows))
 
     def differ(before: Entry, after: Entry) -> Entry:  # NaN is above all numbers
@@ -298,7 +294,7 @@ def lower_auc(low: Lowering, op: Op) -> None:
     gain = of("sub", of.mul(positive, negatives_below), of.mul(negative, positives_below))
     gain, up, down = (of.reduce("sum", each, frozenset({0})) for each in (gain, positive, negative))
     pairs = of.mul(up, down)
-    some = of("greater_than", pairs, of.number(0, "int64"))
-    whole = of.cast(of.mul(of.number(2, "int64"), of.where(some, pairs, of.number(1, "int64"))), "float64")
+    some = of("greater_than", pairs, of.integer(0))
+    whole = of.cast(of.mul(of.integer(2), of.where(some, pairs, of.integer(1))), "float64")
     share = of("div", of.cast(of.add(gain, pairs), "float64"), whole)
     low.define(op.outputs[0], reshaped(low, of.cast(of.where(some, share, of.number(0.0)), out.dtype), ()))

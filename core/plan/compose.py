@@ -46,6 +46,14 @@ class Maker:
     def number(self, value: Any, dtype: str = "float64") -> Uniform:
         return Uniform(value, dtype, ())
 
+    def integer(self, value: int) -> Uniform:
+        """A position, or a size: an int64 scalar."""
+        return Uniform(value, "int64", ())
+
+    def is_position(self, x: Entry, count: Entry) -> Entry:
+        """Whether int64 numbers are positions among `count` elements: from 0 to `count` - 1."""
+        return self("logical_and", self("greater_equal", x, self.integer(0)), self("less_than", x, count))
+
     def add(self, x: Entry, y: Entry) -> Entry:
         return self("add", x, y)
 

@@ -73,7 +73,7 @@ def lower_randint(low: Lowering, op: Op) -> None:
     least, count = op.attrs["low"], op.attrs["high"] - op.attrs["low"]
     unit = drawn(low, op, type.shape, "float64")
     steps = of.cast(of("floor", of.mul(unit, of.number(count))), "int64")
-    values = of.add(of.number(least, "int64"), of("minimum", steps, of.number(count - 1, "int64")))
+    values = of.add(of.integer(least), of("minimum", steps, of.integer(count - 1)))
     low.define(op.outputs[0], of.cast(values, type.dtype))
 
 
@@ -125,13 +125,13 @@ def _places(low: Lowering, shape: tuple[int, ...], sizes: Mapping[int, Size], ag
     of, rank = Maker(low), len(shape)
     inner = tuple(n if i >= opened else 0 for i, n in enumerate(contiguous(shape)))
     at: Entry = positions(shape, inner)
-    step: Entry = of.number(math.prod(shape[opened + 1 :]), "int64")
+    step: Entry = of.integer(math.prod(shape[opened + 1 :]))
     for axis in reversed(range(opened + 1)):
         if axis < opened:
             along = tuple(n if i == axis else 1 for i, n in enumerate(shape))
             at = of.add(at, of.mul(positions(along, tuple(int(i == axis) for i in range(rank))), step))
-        step = of.mul(step, sizes[axis].length if axis in sizes else of.number(shape[axis], "int64"))
-    return of.add(at, of.mul(step, of.number(again, "int64"))) if again else at
+        step = of.mul(step, sizes[axis].length if axis in sizes else of.integer(shape[axis]))
+    return of.add(at, of.mul(step, of.integer(again))) if again else at
 
 
 def _has_key(op: Op) -> bool:

@@ -102,7 +102,7 @@ def _new_places(
     low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
 ) -> tuple[Entry, Size | None]:
     of = Maker(low)
-    number = lambda n: of.number(n, "int64")
+    number = lambda n: of.integer(n)
     start, end, step = (_element(low, low.entry(n), i) for n in names)
     of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
     ahead = of("greater_than", step, number(0))

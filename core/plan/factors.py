@@ -204,7 +204,7 @@ def lower_lu(low: Lowering, op: Op) -> None:
     of, both, shape = Maker(low), made.factors, made.factors.shape
     zero = of.number(0.0, both.dtype)
     apart = positions(shape, (*(0 for _ in shape[:-2]), 1, -1))  # row minus column
-    below, diagonal = (of(kind, apart, of.number(0, "int64")) for kind in ("greater_than", "equal"))
+    below, diagonal = (of(kind, apart, of.integer(0)) for kind in ("greater_than", "equal"))
     low.define(op.outputs[0], of.where(below, both, of.cast(diagonal, both.dtype)))
     low.define(op.outputs[1], of.where(below, zero, both))
     low.define(op.outputs[2], made.order)

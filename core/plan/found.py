@@ -74,7 +74,7 @@ def _unique(low: Lowering, op: Op) -> None:
     at, size = selected(low, op, begins)
     set_sizes(low, op, [{0: size}, {}, {0: size}])
     low.define(op.outputs[0], masked(low, taken(low, op, order, at, INSIDE), {0: size}, 0))
-    number = of("sub", running_total(low, op, of.cast(begins, "int64")), of.number(1, "int64"))
+    number = of("sub", running_total(low, op, of.cast(begins, "int64")), of.integer(1))
     inverse = taken(low, op, number, order_of(low, op, order), INSIDE)
     low.define(op.outputs[1], reshaped(low, inverse, type.shape))
     ends = low.allocate((size.bound + 1,), "int64")

@@ -111,7 +111,7 @@ def computed_positions(low: Lowering, op: Op) -> Entry:
         raise Unsupported("an index that is larger than its array")
     others = positions(index.shape, tuple(0 if i == axis else n for i, n in enumerate(steps)))
     at = in_range(low, op, index, shape[axis])
-    return of.add(others, of.mul(at, of.number(steps[axis], "int64")))
+    return of.add(others, of.mul(at, of.integer(steps[axis])))
 
 
 def in_range(low: Lowering, op: Op, index: Entry, size: int) -> Entry:
@@ -121,9 +121,9 @@ def in_range(low: Lowering, op: Op, index: Entry, size: int) -> Entry:
     """
     of, type = Maker(low), TensorType(index.shape, index.dtype)
     check_range(low, op, index, type, size, f"an index is out of range for an axis of size {size}", below=size)
-    at, zero = of.cast(index, "int64"), of.number(0, "int64")
-    at = of.where(of("less_than", at, zero), of.add(at, of.number(size, "int64")), at)
-    return of("maximum", of("minimum", at, of.number(size - 1, "int64")), zero)
+    at, zero = of.cast(index, "int64"), of.integer(0)
+    at = of.where(of("less_than", at, zero), of.add(at, of.integer(size)), at)
+    return of("maximum", of("minimum", at, of.integer(size - 1)), zero)
 
 
 @lowers("wrapped_index")
@@ -145,7 +145,7 @@ def lower_is_padding(low: Lowering, op: Op) -> None:
     size = low.type(op.inputs[1]).shape[0]
     at = in_range(low, op, low.entry(op.inputs[0]), size)
     of = Maker(low)
-    low.define(op.outputs[0], of("equal", at, of.number(op.attrs["padding_idx"] % size, "int64")))
+    low.define(op.outputs[0], of("equal", at, of.integer(op.attrs["padding_idx"] % size)))
 
 
 @lowers("positions_nd")
@@ -157,7 +157,7 @@ def lower_positions_nd(low: Lowering, op: Op) -> None:
         offset = index.offset + i * index.strides[-1]
         column = replace(index, shape=index.shape[:-1], strides=index.strides[:-1], offset=offset)
         at = in_range(low, op, column, shape[i])
-        total = at if i == 0 else of.add(of.mul(total, of.number(shape[i], "int64")), at)
+        total = at if i == 0 else of.add(of.mul(total, of.integer(shape[i])), at)
     low.define(op.outputs[0], total)
 
 
@@ -210,7 +210,7 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], axis
         check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
         of = Maker(low)
         at = of.cast(at, "int64")
-        at = of.where(of("less_than", at, of.number(0, "int64")), of.add(at, of.number(size, "int64")), at)
+        at = of.where(of("less_than", at, of.integer(0)), of.add(at, of.integer(size)), at)
     flag = TensorType(shape, "bool")
     fusion, axes = low.join(shape, [at, other])
     along = axes[axis]

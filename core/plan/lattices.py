@@ -8,7 +8,7 @@ from dataclasses import replace
 from core.ir import HOLE, Op
 from core.plan.compose import Maker
 from core.plan.data import Kernel
-from core.plan.entries import Entry, Uniform, positions
+from core.plan.entries import Uniform, positions
 from core.plan.lookups import BestPath
 from core.plan.lowering import Lowering, lowers
 from core.plan.selecting import counts_within
@@ -29,13 +29,13 @@ def lower_ctc_lattice(low: Lowering, op: Op) -> None:
 
     there = of("less_than", positions((batch, longest), (0, 1)), counts)
     given = of.cast(label, "int64")
-    fine = of("logical_and", _from_zero(of, given, classes), of("not_equal", given, of.number(blank, "int64")))
+    fine = of("logical_and", of.is_position(given, of.integer(classes)), of("not_equal", given, of.integer(blank)))
     message = f"labels must be from 0 to {classes - 1} and not the blank {blank}"
     of.check(of("logical_or", fine, of("logical_not", there)), "index_out_of_range", message, op.location)
     classes_of = low.allocate((batch, size), "int64")
     low.copy(Uniform(blank, "int64", ()), classes_of)
     labels = replace(classes_of, shape=(batch, longest), strides=(size, 2), offset=1)
-    low.copy(of.where(there, given, of.number(blank, "int64")), labels)
+    low.copy(of.where(there, given, of.integer(blank)), labels)
     low.define(states, expanded(classes_of, (time, batch, size)))
 
     low.define(origin, positions((size, 3), (1, -1)).then("maximum", 0))
@@ -51,18 +51,18 @@ def lower_ctc_lattice(low: Lowering, op: Op) -> None:
     ways = low.destination(open)
     steps = replace(ways, shape=(batch, size), strides=ways.strides[:2])
     low.copy(Uniform(True, "bool", ()), steps)
-    low.copy(of("greater_than", number, of.number(0, "int64")), replace(steps, offset=steps.offset + ways.strides[2]))
+    low.copy(of("greater_than", number, of.integer(0)), replace(steps, offset=steps.offset + ways.strides[2]))
     low.copy(skips, replace(steps, offset=steps.offset + 2 * ways.strides[2]))
     low.define(open, ways)
 
     at = positions((time, batch, 1), (1, 0, 0))
     low.define(live, of("less_than", at, reshaped(low, times, (1, batch, 1))))
 
-    twice = of.mul(counts, of.number(2, "int64"))
-    ends = [of("equal", number, each) for each in (twice, of("sub", twice, of.number(1, "int64")))]
+    twice = of.mul(counts, of.integer(2))
+    ends = [of("equal", number, each) for each in (twice, of("sub", twice, of.integer(1)))]
     low.define(final, of("logical_or", *ends))
     dtype = low.type(start).dtype
-    first = of("equal", positions((batch, size), (0, 1)), of.number(0, "int64"))
+    first = of("equal", positions((batch, size), (0, 1)), of.integer(0))
     low.define(start, of.where(first, of.number(0.0, dtype), of.number(-math.inf, dtype)))
 
 
@@ -70,7 +70,6 @@ def lower_ctc_lattice(low: Lowering, op: Op) -> None:
 def lower_crf_moves(low: Lowering, op: Op) -> None:
     of, label = Maker(low), low.entry(op.inputs[0])
     batch, time, labels = low.type(op.inputs[1]).shape
-    number = lambda n: of.number(n, "int64")
     if len(op.inputs) > 2 and op.inputs[2] != HOLE:
         counts = counts_within(low, op, op.inputs[2], op.inputs[1], 1)
     else:
@@ -78,23 +77,23 @@ def lower_crf_moves(low: Lowering, op: Op) -> None:
     live = of("less_than", positions((batch, time), (0, 1)), counts)
     given = of.cast(label, "int64")
     message = f"labels must be from 0 to {labels - 1}"
-    fine = of("logical_or", _from_zero(of, given, labels), of("logical_not", live))
+    fine = of("logical_or", of.is_position(given, of.integer(labels)), of("logical_not", live))
     of.check(fine, "index_out_of_range", message, op.location)
     path, moves, taken = op.outputs
 
     around = low.allocate((batch, time + 2), "int64")  # the path between two zeros
     low.copy(Uniform(0, "int64", ()), around)
     inside = replace(around, shape=(batch, time), offset=1)
-    low.copy(of.where(live, given, number(0)), inside)
+    low.copy(of.where(live, given, of.integer(0)), inside)
     low.define(path, inside)
     before, after = (replace(around, shape=(batch, time + 1), offset=n) for n in (0, 1))
     step = positions((batch, time + 1), (0, 1))
-    between = of.add(of.mul(of.add(before, number(2)), number(labels)), after)
-    found = of.where(of("equal", step, number(0)), after, between)
-    found = of.where(of("equal", step, counts), of.add(before, number(labels)), found)
-    there = of("logical_and", of("less_equal", step, counts), of("greater_than", counts, number(0)))
+    between = of.add(of.mul(of.add(before, of.integer(2)), of.integer(labels)), after)
+    found = of.where(of("equal", step, of.integer(0)), after, between)
+    found = of.where(of("equal", step, counts), of.add(before, of.integer(labels)), found)
+    there = of("logical_and", of("less_equal", step, counts), of("greater_than", counts, of.integer(0)))
     low.define(taken, expanded(there, (batch, time + 1)))
-    low.define(moves, of.where(there, found, number(0)))
+    low.define(moves, of.where(there, found, of.integer(0)))
 
 
 @lowers("crf_decoding")
@@ -116,20 +115,13 @@ def lower_tree_path(low: Lowering, op: Op) -> None:
     of, classes = Maker(low), op.attrs["num_classes"]
     rows, depth = low.type(op.outputs[0]).shape
     label = of.cast(reshaped(low, low.entry(op.inputs[0]), (rows, 1)), "int64")
-    of.check(
-        _from_zero(of, label, classes), "index_out_of_range", f"a label is outside 0 to {classes - 1}", op.location
-    )
-    code = of.add(label, of.number(classes, "int64"))
-    bit, one = positions((rows, depth), (0, 1)), of.number(1, "int64")
+    message = f"a label is outside 0 to {classes - 1}"
+    of.check(of.is_position(label, of.integer(classes)), "index_out_of_range", message, op.location)
+    code = of.add(label, of.integer(classes))
+    bit, one = positions((rows, depth), (0, 1)), of.integer(1)
     shifted = of("bitwise_right_shift", code, bit)
     node = of("bitwise_right_shift", shifted, one)
-    on_path = of("greater_than", node, of.number(0, "int64"))
+    on_path = of("greater_than", node, of.integer(0))
     table, branch = op.outputs
-    low.define(table, of.where(on_path, of("sub", node, one), of.number(-1, "int64")))
-    low.define(branch, of.where(on_path, of("bitwise_and", shifted, one), of.number(0, "int64")))
-
-
-def _from_zero(of: Maker, x: Entry, below: int) -> Entry:
-    return of(
-        "logical_and", of("greater_equal", x, of.number(0, "int64")), of("less_than", x, of.number(below, "int64"))
-    )
+    low.define(table, of.where(on_path, of("sub", node, one), of.integer(-1)))
+    low.define(branch, of.where(on_path, of("bitwise_and", shifted, one), of.integer(0)))

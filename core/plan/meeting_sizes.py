@@ -36,7 +36,7 @@ def sizes_of(low: Lowering, name: str) -> Axes:
 
 def known_size(low: Lowering, number: int) -> Size:
     """A size that is known, though the program does not say so."""
-    return Size(number, low.dense(Maker(low).number(number, "int64")))
+    return Size(number, low.dense(Maker(low).integer(number)))
 
 
 def same_size(low: Lowering, a: Size | None, b: Size | None) -> bool:
@@ -175,7 +175,7 @@ def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str
            many, and the caller compares the sizes.
     """
     found, of, own, type = f"{name}@{axis}:{size}", Maker(low), dict(sizes_of(low, name)), low.type(name)
-    most, length = of.number(size, "int64"), own[axis].length
+    most, length = of.integer(size), own[axis].length
     of.check(of("equal" if known else "less_equal", length, most), NOT_COVERED, "sizes that differ", low.location)
     if known:
         del own[axis]

@@ -163,7 +163,7 @@ def _moments(low: Lowering, op: Op, rows: _Numbers, size: Size | None) -> tuple[
     over = frozenset(range(len(shape) - rows.left, len(shape)))
     count: Entry = of.number(math.prod(shape[i] for i in over - open_axes.keys()), exact)
     if size is not None:
-        count = of.mul(count, of.cast(of("maximum", size.length, of.number(1, "int64")), exact))
+        count = of.mul(count, of.cast(of("maximum", size.length, of.integer(1)), exact))
 
     def mean_of(each: Entry) -> Entry:
         return of("div", of.reduce("sum", masked(low, each, open_axes, 0), over), count)

@@ -49,7 +49,7 @@ def put(low: Lowering, name: str, into: Room) -> None:
             low.copy(Uniform(0, type.dtype, target.shape), target)
         low.copy(low.entry(name), View(target.root, target.dtype, type.shape, target.strides, target.offset))
     for axis, length in into.lengths.items():
-        known = of.number(type.shape[axis], "int64")
+        known = of.integer(type.shape[axis])
         low.write(own[axis].length if axis in own else known, length)
 
 

@@ -74,10 +74,10 @@ def _concat(low: Lowering, op: Op) -> None:
     each, of = element_type(low, low.types[op.inputs[0]]).shape[0], Maker(low)
     whole, size = _joined(low, op, each)
     if all(name == HOLE for name in op.inputs[1:]):
-        some = of("greater_than", size.length, of.number(0, "int64"))
+        some = of("greater_than", size.length, of.integer(0))
         of.check(some, "shape_mismatch", "cannot concatenate an empty array without `like`", op.location)
     if each != 1:
-        base, length = size, low.dense(of.mul(size.length, of.number(each, "int64")))
+        base, length = size, low.dense(of.mul(size.length, of.integer(each)))
         size = Size(whole.shape[0], length)
         low.multiples[size] = (base, each)
     set_sizes(low, op, [{0: size}])
@@ -96,8 +96,8 @@ def _paste(low: Lowering, op: Op) -> None:
     shape_of(source)
     count = low.allocate((), "int64", "count")
     do(low, "count", None, source, value=count)
-    length: Any = own[0].length if own else of.number(rows, "int64")
-    fits = of("equal", of.mul(count, of.number(each, "int64")), length)
+    length: Any = own[0].length if own else of.integer(rows)
+    fits = of("equal", of.mul(count, of.integer(each)), length)
     of.check(fits, "shape_mismatch", "the sections do not have as many rows as `like`", op.location)
     low.types[op.outputs[0]] = type
     if own:
@@ -120,11 +120,11 @@ def _split_as(low: Lowering, op: Op) -> None:
         raise Unsupported("rows that no sections of one size have")
     count = low.allocate((), "int64", "count")
     do(low, "count", None, moved(low, array), value=count)
-    length: Any = own[0].length if own else of.number(view.shape[0], "int64")
-    fits = of("equal", of.mul(count, of.number(each, "int64")), length)
+    length: Any = own[0].length if own else of.integer(view.shape[0])
+    fits = of("equal", of.mul(count, of.integer(each)), length)
     of.check(fits, "shape_mismatch", "x has not as many rows as the elements of the array", op.location)
     sections = reshaped(low, view, (view.shape[0] // each, *element.shape))
-    most = of.number(sections.shape[0], "int64")
+    most = of.integer(sections.shape[0])
     low.define(op.outputs[0], _opened(low, low.stored(sections), low.dense(of("minimum", count, most))))
 
 

@@ -170,8 +170,8 @@ def _check_sizes_of(low: Lowering, op: Op, source: Source, at: View, type: Tenso
     for axis, _, lengths in sizes_of_elements(source):
         length = low.allocate((), "int64", "length")
         do(low, "get", None, lengths, value=length, index=at)  # 0 if it is missing
-        wanted = own[axis].length if axis in own else of.number(type.shape[axis], "int64")
-        fine = of("logical_or", of("equal", length, wanted), of("equal", length, of.number(0, "int64")))
+        wanted = own[axis].length if axis in own else of.integer(type.shape[axis])
+        fine = of("logical_or", of("equal", length, wanted), of("equal", length, of.integer(0)))
         of.check(fine, "shape_mismatch", "an element of the array has another shape than the result", op.location)
 
 
@@ -283,7 +283,7 @@ def _split_as(low: Lowering, op: Op) -> None:
     made = begun(low, held_type(low, array), low.types[op.outputs[0]])
     if made.shape[1:] != view.shape[1:]:
         raise Unsupported("tensor arrays of different elements")
-    most = low.dense(Maker(low).number(bound, "int64"))
+    most = low.dense(Maker(low).integer(bound))
     message = "x has not as many rows as the elements of the array"
     _sections(low, op, made, lengths, view, rows, most, message)
 
@@ -323,7 +323,7 @@ def _concat(low: Lowering, op: Op) -> None:
     if all(name == HOLE for name in op.inputs[1:]):
         count = low.allocate((), "int64", "count")
         do(low, "count", None, source, value=count)
-        some = of("greater_than", count, of.number(0, "int64"))
+        some = of("greater_than", count, of.integer(0))
         of.check(some, "shape_mismatch", "cannot concatenate an empty array without `like`", op.location)
     element = _held(low, array)
     _define(low, op, TensorType((size.bound, *element.shape[1:]), element.dtype), {0: size})

@@ -41,20 +41,20 @@ def lower_sequence_ids(low: Lowering, op: Op) -> None:
 def lower_sequence_rows(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
     ends = ends_of_all(low, op, lengths, op.inputs[1])
-    last = of("sub", ends, of.number(1, "int64"))
+    last = of("sub", ends, of.integer(1))
     if op.attrs["order"] == "reverse":
         low.define(op.outputs[0], spread(low, op, last, lengths, rows, -1, op.outputs[0]))
         return
     wanted = last if op.attrs["order"] == "last" else of("sub", ends, lengths)
-    some = of("greater_than", lengths, of.number(0, "int64"))
-    low.define(op.outputs[0], of.where(some, wanted, of.number(0, "int64")))
+    some = of("greater_than", lengths, of.integer(0))
+    low.define(op.outputs[0], of.where(some, wanted, of.integer(0)))
 
 
 @lowers("sequence_slots")
 def lower_sequence_slots(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
     ends_of_all(low, op, lengths, op.inputs[1])
-    width: Entry = of.number(op.attrs["width"], "int64")
+    width: Entry = of.integer(op.attrs["width"])
     if op.attrs["width"] == -1:
         width = of.reduce("max", lengths, frozenset({0}))
     else:
@@ -75,7 +75,7 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
     starts, lengths = (low.allocate((count, 2), "int64") for _ in range(2))
     for i, (each, before) in enumerate(((more[0], 0), (more[1], x))):
         ends = ends_of_all(low, op, each, op.inputs[2 + i])
-        first = of.add(of("sub", ends, each), of.number(before, "int64"))
+        first = of.add(of("sub", ends, each), of.integer(before))
         for whole, part in ((starts, first), (lengths, each)):
             low.write(part, replace(whole, shape=(count,), strides=(2,), offset=i))
     both = [reshaped(low, each, (2 * count,)) for each in (starts, lengths)]
@@ -104,7 +104,7 @@ def lower_reset_lengths(low: Lowering, op: Op) -> None:
 def lower_padded_rows(low: Lowering, op: Op) -> None:
     of, lengths, width = Maker(low), _lengths(low, op.inputs[0]), op.attrs["width"]
     message = f"a sequence has more rows than the width {width}"
-    of.check(of("less_equal", lengths, of.number(width, "int64")), "shape_mismatch", message, op.location)
+    of.check(of("less_equal", lengths, of.integer(width)), "shape_mismatch", message, op.location)
     low.define(op.outputs[0], rows_of_padded(low, op, low.type(op.outputs[0]).shape[1]))
 
 
@@ -163,7 +163,7 @@ def ends_of_all(low: Lowering, op: Op, lengths: Entry, x: str) -> View:
 def check_lengths(low: Lowering, op: Op, lengths: Entry, most: int, message: str) -> None:
     """Append a check: each length is from 0 to `most`."""
     of = Maker(low)
-    least, largest = of.number(0, "int64"), of.number(most, "int64")
+    least, largest = of.integer(0), of.integer(most)
     fine = of("logical_and", of("greater_equal", lengths, least), of("less_equal", lengths, largest))
     of.check(fine, "shape_mismatch", message, op.location)
 

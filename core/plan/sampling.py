@@ -32,7 +32,7 @@ def lower_multinomial(low: Lowering, op: Op) -> None:
     fine = of("logical_and", of("greater_equal", weights, zero), of("isfinite", weights))
     of.check(fine, "bad_probability", "probabilities must be finite and not negative", op.location)
     possible = of("greater_than", weights, zero)
-    enough = of.number(1 if op.attrs["replacement"] else count, "int64")
+    enough = of.integer(1 if op.attrs["replacement"] else count)
     usable = of.reduce("sum", of.cast(possible, "int64"), LAST)
     message = f"cannot draw {count} positions: too few in a row have a probability above 0"
     of.check(of("greater_equal", usable, enough), "bad_probability", message, op.location)
@@ -53,8 +53,8 @@ def _inverted(low: Lowering, op: Op, weights: Entry, unit: Entry) -> Entry:
     flat, row = replace(total, shape=(rows * n,), strides=(1,)), positions((rows, 1), (n, 0))
     place: Entry = Uniform(0, "int64", unit.shape)  # how many sums are not above `number`, bit by bit from the highest
     for bit in reversed(range((n - 1).bit_length())):
-        further = of.add(place, of.number(2**bit, "int64"))
-        before = of("minimum", of("sub", further, of.number(1, "int64")), of.number(n - 1, "int64"))
+        further = of.add(place, of.integer(2**bit))
+        before = of("minimum", of("sub", further, of.integer(1)), of.integer(n - 1))
         sums = taken(low, op, flat, of.add(before, row), "a position is out of range")
         place = of.where(of("less_equal", sums, number), further, place)
     return place

@@ -46,7 +46,7 @@ def _along(shape: tuple[int, ...], over: frozenset[int]) -> Entry:
 def first_position(of: Maker, hit: Entry, over: frozenset[int]) -> Entry:
     """The first position along the axes `over` where `hit` holds; their number of elements if it never does."""
     count = math.prod(hit.shape[i] for i in over)
-    return of.reduce("min", of.where(hit, _along(hit.shape, over), of.number(count, "int64")), over)
+    return of.reduce("min", of.where(hit, _along(hit.shape, over), of.integer(count)), over)
 
 
 @lowers("one_hot")

@@ -60,7 +60,7 @@ def scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:
     found = next((s for s, pair in low.multiples.items() if pair == (base, times)), None)
     if found is None:
         of = Maker(low)
-        length = low.dense(of.mul(base.length, of.number(times, "int64")))
+        length = low.dense(of.mul(base.length, of.integer(times)))
         found = Size(base.bound * times, length)
         low.multiples[found] = (base, times)
     return found

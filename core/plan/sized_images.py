@@ -175,10 +175,10 @@ def _windows_along(low: Lowering, op: Op, x: str, axis: int, size: Size) -> Size
         if size.bound + more < 0:
             raise Unsupported("windows that are larger than the images")
         of, found = Maker(low), new_size(low, (size.bound + more) // stride + 1)
-        left = of.add(size.length, of.number(more, "int64"))
-        zero, one = of.number(0, "int64"), of.number(1, "int64")
+        left = of.add(size.length, of.integer(more))
+        zero, one = of.integer(0), of.integer(1)
         of.check(of("greater_equal", left, zero), NOT_COVERED, "a window that is larger than the image", op.location)
-        steps = of("floor_div", of("maximum", left, zero), of.number(stride, "int64"))
+        steps = of("floor_div", of("maximum", left, zero), of.integer(stride))
         low.copy(of.add(steps, one), found.length)
         low.windows[key] = found
     return low.windows[key]

@@ -52,9 +52,9 @@ def _from_front(low: Lowering, op: Op, index: Entry, own: Axes, size: Size) -> E
     """Positions in an array of an open size, counted from its front and checked."""
     of = Maker(low)
     at = of.cast(index, "int64")
-    zero = of.number(0, "int64")
+    zero = of.integer(0)
     at = of.where(of("less_than", at, zero), of.add(at, size.length), at)
-    fine = of("logical_and", of("greater_equal", at, zero), of("less_than", at, size.length))
+    fine = of.is_position(at, size.length)
     checked = masked(low, fine, own, True)
     of.check(checked, "index_out_of_range", "an index is out of range for its axis", op.location)
     return of.where(fine, at, zero)
@@ -176,8 +176,8 @@ def _positions_in_all(low: Lowering, op: Op, axis: int) -> Entry:
     of, (index, x) = Maker(low), op.inputs
     shape, own, at = low.type(x).shape, sizes_of(low, x), sizes_of(low, index)
     given = low.type(index).shape
-    step: Entry = of.number(1, "int64")
-    found: Entry = of.number(0, "int64")
+    step: Entry = of.integer(1)
+    found: Entry = of.integer(0)
     for i in reversed(range(len(shape))):
         if i != axis:
             along: Entry = positions(given, tuple(int(i == j) for j in range(len(shape))))
@@ -186,7 +186,7 @@ def _positions_in_all(low: Lowering, op: Op, axis: int) -> Entry:
         else:
             along = in_range(low, op, low.entry(index), shape[axis])
         found = of.add(found, of.mul(along, step))
-        step = of.mul(step, own[i].length if i in own else of.number(shape[i], "int64"))
+        step = of.mul(step, own[i].length if i in own else of.integer(shape[i]))
     return found
 
 
@@ -264,8 +264,8 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
         count = reshaped(low, of.reduce("sum", ones, frozenset({0})), ())
         message = "the rows are not as many as the mask asks for"
         of.check(of("equal", count, low.length(name, 0)), "shape_mismatch", message, op.location)
-        before = of("maximum", of("sub", running_total(low, op, ones), of.number(1, "int64")), of.number(0, "int64"))
-        at = of("minimum", before, of.number(low.type(name).shape[0] - 1, "int64"))
+        before = of("maximum", of("sub", running_total(low, op, ones), of.integer(1)), of.integer(0))
+        at = of("minimum", before, of.integer(low.type(name).shape[0] - 1))
         rows = low.allocate(out.shape, out.dtype)
         _rows_at(low, op, low.dense(low.entry(name)), low.dense(at), rows)
         made.append(rows)

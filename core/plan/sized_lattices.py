@@ -61,5 +61,5 @@ def _given(op: Op, axes: tuple[str, ...]) -> list[tuple[int, str]]:
 
 def _one_more(low: Lowering, size: Size, factor: int) -> Size:
     of, found = Maker(low), new_size(low, factor * size.bound + 1)
-    low.copy(of.add(of.mul(size.length, of.number(factor, "int64")), of.number(1, "int64")), found.length)
+    low.copy(of.add(of.mul(size.length, of.integer(factor)), of.integer(1)), found.length)
     return found

@@ -107,7 +107,7 @@ def _fitting(low: Lowering, op: Op, wanted: Axes) -> Axes:
     of = Maker(low)
     counts: list[Entry] = []
     for sizes, number in found:
-        count: Entry = of.number(number, "int64")
+        count: Entry = of.integer(number)
         for size in sizes:
             count = of.mul(count, size.length)
         counts.append(count)
@@ -125,7 +125,7 @@ def _as_known(low: Lowering, op: Op, shape: tuple[int, ...]) -> None:
     if not count or not rest or count % rest or count > size.bound * rest or not low.target.expects:
         raise Unsupported("sizes that do not fit")
     number = count // rest
-    fits = of("equal", size.length, of.number(number, "int64"))
+    fits = of("equal", size.length, of.integer(number))
     of.check(fits, NOT_COVERED, "another number of elements", op.location)
     view = low.stored(low.entry(op.inputs[0]))
     set_sizes(low, op, [{}])
@@ -163,7 +163,7 @@ def _move(low: Lowering, op: Op, own: Axes, wanted: Axes) -> None:
     bounds = [n for known, size in zip(made, sizes, strict=False) for n in (known, size.bound)]
     shape = (*bounds, made[-1] // row)
     at = _place(low, _numbers(low, shape, sizes), given, given_sizes, row)
-    last = Maker(low).number(math.prod(view.shape) // row - 1, "int64")  # for runs that the code does not cover
+    last = Maker(low).integer(math.prod(view.shape) // row - 1)  # for runs that the code does not cover
     at = Maker(low)("minimum", at, last)
     places = low.dense(masked(low, at, {2 * i + 1: size for i, size in enumerate(sizes)}, 0))
     out = low.allocate(type.shape, type.dtype, op.outputs[0])
@@ -182,12 +182,12 @@ def _in_rows(low: Lowering, between: Sequence[int], sizes: Sequence[Size]) -> tu
 def _numbers(low: Lowering, shape: Sequence[int], sizes: Sequence[Size]) -> Entry:
     """The number of each row of the result in row-major order. shape: of the rows, every second axis an open one."""
     of = Maker(low)
-    number: Entry = of.number(1, "int64")
-    found: Entry = of.number(0, "int64")
+    number: Entry = of.integer(1)
+    found: Entry = of.integer(0)
     for axis in reversed(range(len(shape))):
         along = positions(tuple(shape), tuple(int(i == axis) for i in range(len(shape))))
         found = of.add(found, of.mul(along, number))
-        number = of.mul(number, sizes[axis // 2].length if axis % 2 else of.number(shape[axis], "int64"))
+        number = of.mul(number, sizes[axis // 2].length if axis % 2 else of.integer(shape[axis]))
     return found
 
 
@@ -201,11 +201,11 @@ def _place(low: Lowering, number: Entry, between: Sequence[int], sizes: Sequence
     if not sizes or (len(sizes) == 1 and between[0] == 1):
         return number
     *others, last = sizes
-    used = of("maximum", of.mul(last.length, of.number(inner, "int64")), of.number(1, "int64"))
+    used = of("maximum", of.mul(last.length, of.integer(inner)), of.integer(1))
     outer = of("floor_div", number, used)
     within = of("sub", number, of.mul(outer, used))
     before = _place(low, outer, between[:-1], others, 1)
-    return of.add(of.mul(before, of.number(last.bound * inner, "int64")), within)
+    return of.add(of.mul(before, of.integer(last.bound * inner)), within)
 
 
 def _by_rows(view: View, row: int) -> View:

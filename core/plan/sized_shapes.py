@@ -71,8 +71,8 @@ def _rolled(low: Lowering, op: Op) -> None:
     if abs(shift) >= 2**62:
         raise Unsupported("a shift beyond the range of positions")
     set_sizes(low, op, [{} if size is None else {0: size}])
-    some = of("maximum", low.length(op.inputs[0], axis), of.number(1, "int64"))
-    at = of("sub", positions((type.shape[axis],)), of.number(shift, "int64"))
+    some = of("maximum", low.length(op.inputs[0], axis), of.integer(1))
+    at = of("sub", positions((type.shape[axis],)), of.integer(shift))
     at = of("sub", at, of.mul(of("floor_div", at, some), some))
     low.define(op.outputs[0], at if size is None else masked(low, at, {0: size}, 0))
 
@@ -139,7 +139,7 @@ def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None
     of, view = Maker(low), low.stored(low.entry(op.inputs[0]))
     if shape[0] > size.bound:
         raise Unsupported("sizes that only the run can compare")
-    fine = of("equal", size.length, of.number(shape[0], "int64"))
+    fine = of("equal", size.length, of.integer(shape[0]))
     of.check(fine, "shape_mismatch", f"the first size is not {shape[0]}", op.location)
     set_sizes(low, op, [{}])
     low.define(op.outputs[0], replace(view, shape=shape))

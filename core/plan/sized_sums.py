@@ -47,7 +47,7 @@ def _reduce(low: Lowering, op: Op) -> None:
         if not type.is_float:
             raise Unsupported(f"{op.type} of {type.dtype} over a size that only the run tells")
         for axis in open_axes if op.attrs["empty"] == "error" else ():
-            some = of("greater_than", own[axis].length, of.number(0, "int64"))
+            some = of("greater_than", own[axis].length, of.integer(0))
             of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
         entry = whole(low, x, -math.inf if kind == "max" else math.inf, open_axes)
         low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
@@ -65,7 +65,7 @@ def _reduce(low: Lowering, op: Op) -> None:
     if op.type != "reduce_mean":
         low.define(op.outputs[0], total)
         return
-    count = of("maximum", count_elements(low, x, over), of.number(1, "int64"))
+    count = of("maximum", count_elements(low, x, over), of.integer(1))
     mean = of("div", total, of.cast(count, total.dtype))
     low.define(op.outputs[0], narrowed(low, mean, out) if is_half(type) else mean)
 
@@ -101,7 +101,7 @@ def count_elements(low: Lowering, x: str, over: frozenset[int]) -> Entry:
     """The number of elements of a variable over some axes, an int64 scalar."""
     of, own = Maker(low), sizes_of(low, x)
     known = math.prod(n for i, n in enumerate(low.type(x).shape) if i in over and i not in own)
-    total: Entry = of.number(known, "int64")
+    total: Entry = of.integer(known)
     for axis in sorted(over & own.keys()):
         total = of.mul(total, own[axis].length)
     return total
@@ -112,8 +112,8 @@ def _inverse_count(low: Lowering, op: Op) -> None:
     x, of = op.inputs[0], Maker(low)
     rank, axes, dtype = low.type(x).rank, op.attrs["axes"], low.type(x).dtype
     over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
-    count = of("sub", count_elements(low, x, over), of.number(op.attrs["ddof"], "int64"))
-    some = of("greater_than", count, of.number(0, "int64"))
+    count = of("sub", count_elements(low, x, over), of.integer(op.attrs["ddof"]))
+    some = of("greater_than", count, of.integer(0))
     inverse = of("div", of.number(1.0), of.cast(count, "float64"))
     low.define(op.outputs[0], of.cast(of.where(some, inverse, of.number(np.inf)), dtype))
 

@@ -45,10 +45,10 @@ def expect(low: Lowering, op: Op, number: int, wanted: Mapping[int, Entry], rows
     for axis, entry in wanted.items():
         size = low.dense(entry)  # a constant that is too large is found out by the run, as other sizes are
         bound = types[number].shape[axis] // (rows if axis == 0 else 1)
-        fits = of("less_equal", size, of.number(bound, "int64"))
+        fits = of("less_equal", size, of.integer(bound))
         of.check(fits, OUTGROWN, f"{op.type} gave more elements than expected", op.location)
-        some = of("maximum", size, of.number(0, "int64"))
-        own[axis] = Size(bound, low.dense(of.where(fits, some, of.number(0, "int64"))))
+        some = of("maximum", size, of.integer(0))
+        own[axis] = Size(bound, low.dense(of.where(fits, some, of.integer(0))))
     return own
 
 
@@ -66,9 +66,9 @@ def _checked(low: Lowering, op: Op, counts: Entry, what: str) -> Entry:
     """Counts of at least 0, as int64; those above `FAR`, which no memory has room for, become that."""
     of = Maker(low)
     counts = of.cast(counts, "int64")
-    fine = of("greater_equal", counts, of.number(0, "int64"))
+    fine = of("greater_equal", counts, of.integer(0))
     of.check(fine, "index_out_of_range", f"{what} must be at least 0", op.location)
-    return of("minimum", counts, of.number(FAR // max(1, counts.shape[0]), "int64"))
+    return of("minimum", counts, of.integer(FAR // max(1, counts.shape[0])))
 
 
 @rule("repeat_positions")
@@ -96,15 +96,15 @@ def _expanded_rows(low: Lowering, op: Op) -> None:
         raise Unsupported("another number of counts than of sequences")
     ends = ends_of_all(low, op, lengths, op.inputs[2])
     times = _checked(low, op, times, "repeat counts")
-    most = of.number(FAR // max(1, times.shape[0]), "int64")
-    all_rows = of("minimum", of.mul(of("minimum", times, of.number(MANY, "int64")), lengths), most)
-    many = of("greater_than", _total(low, times), of.number(MANY, "int64"))  # an error, even of empty sequences
-    own = expect(low, op, 0, {0: of.where(many, of.number(FAR, "int64"), _total(low, all_rows))})
+    most = of.integer(FAR // max(1, times.shape[0]))
+    all_rows = of("minimum", of.mul(of("minimum", times, of.integer(MANY)), lengths), most)
+    many = of("greater_than", _total(low, times), of.integer(MANY))  # an error, even of empty sequences
+    own = expect(low, op, 0, {0: of.where(many, of.integer(FAR), _total(low, all_rows))})
     set_sizes(low, op, [own])
     rows = low.type(op.outputs[0]).shape[0]
-    number = spread(low, op, of.number(0, "int64"), all_rows, rows, 1)
+    number = spread(low, op, of.integer(0), all_rows, rows, 1)
     first = spread(low, op, of("sub", ends, lengths), all_rows, rows, 0)
-    length = of("maximum", spread(low, op, lengths, all_rows, rows, 0), of.number(1, "int64"))
+    length = of("maximum", spread(low, op, lengths, all_rows, rows, 0), of.integer(1))
     low.define(op.outputs[0], of.add(first, of("sub", number, of.mul(_quotient(of, number, length), length))))
     clear_integers(low, op)
 
@@ -127,7 +127,7 @@ def _dynamic_range(low: Lowering, op: Op) -> None:
     of.check(moves, "division_by_zero", "the step of a range must not be 0", op.location)
     length = of("ceil", of("div", of("sub", exact[1], exact[0]), of.where(moves, exact[2], of.number(1.0))))
     known = of("less_than", of("abs", length), of.number(float(FAR)))  # NaN is not
-    wanted = of.where(known, of.cast(of.where(known, length, zero), "int64"), of.number(FAR, "int64"))
+    wanted = of.where(known, of.cast(of.where(known, length, zero), "int64"), of.integer(FAR))
     own = expect(low, op, 0, {0: wanted})
     set_sizes(low, op, [own])
     numbers = of.cast(positions(low.type(op.outputs[0]).shape), dtype)
@@ -145,7 +145,7 @@ def _sizes(low: Lowering, op: Op, name: str, declared: Sequence[int]) -> list[En
     for size, n in zip(found, declared, strict=True):
         how, limit = ("greater_equal", 0) if n == -1 else ("equal", n)
         message = "the sizes must not be negative, and those that are declared must be so"
-        of.check(of(how, size, of.number(limit, "int64")), "shape_mismatch", message, op.location)
+        of.check(of(how, size, of.integer(limit)), "shape_mismatch", message, op.location)
     return found
 
 
@@ -174,11 +174,11 @@ def _dynamic_expand(low: Lowering, op: Op) -> None:
         if m != 1 and n == -1:
             raise Unsupported("a known size that is declared open")
         if n == -1:
-            fine = of("greater_equal", size, of.number(0, "int64"))
+            fine = of("greater_equal", size, of.integer(0))
             wanted[axis] = size
         else:  # the result has size n if either is n and the other is n or 1
-            fine = of("equal", size, of.number(n, "int64"))
-            fine = of("logical_or", fine, of("equal", size, of.number(1, "int64"))) if m == n else fine
+            fine = of("equal", size, of.integer(n))
+            fine = of("logical_or", fine, of("equal", size, of.integer(1))) if m == n else fine
         of.check(fine, "shape_mismatch", f"cannot broadcast {list(x.shape)} with the sizes", op.location)
     set_sizes(low, op, [expect(low, op, 0, wanted)])
     low.define(op.outputs[0], expanded(low.entry(op.inputs[0]), low.type(op.outputs[0]).shape))
@@ -212,13 +212,13 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
         raise Unsupported("sizes that do not fit")
     shape = tuple(math.prod(x.shape) // rest if n == -1 else n for n in declared)
     given = [_vector(low, op.inputs[1], i) for i in range(len(shape))]
-    open_ones: Entry = of.number(0, "int64")
+    open_ones: Entry = of.integer(0)
     for size, n in zip(given, shape, strict=True):
-        asked = of("equal", size, of.number(-1, "int64"))
-        fine = of("logical_or", asked, of("equal", size, of.number(n, "int64")))
+        asked = of("equal", size, of.integer(-1))
+        fine = of("logical_or", asked, of("equal", size, of.integer(n)))
         of.check(fine, "shape_mismatch", f"cannot reshape {list(x.shape)} to the sizes", op.location)
         open_ones = of.add(open_ones, of.cast(asked, "int64"))
-    few = of("less_equal", open_ones, of.number(1, "int64"))
+    few = of("less_equal", open_ones, of.integer(1))
     of.check(few, "shape_mismatch", "only one size may be -1", op.location)
     entry = reshaped(low, low.entry(op.inputs[0]), shape)
     if declared.count(-1) == 0:
@@ -227,7 +227,7 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
         return
     types, axis = low.largest(op), declared.index(-1)
     assert types is not None
-    own = {axis: Size(types[0].shape[axis], low.dense(of.number(shape[axis], "int64")))}
+    own = {axis: Size(types[0].shape[axis], low.dense(of.integer(shape[axis])))}
     set_sizes(low, op, [own])
     out = low.destination(op.outputs[0])
     low.write(entry, View(out.root, out.dtype, shape, out.strides, out.offset))
@@ -263,7 +263,7 @@ def _some_rows(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorTy
 @rule("sequence_slice_rows")
 def _sequence_slice_rows(low: Lowering, op: Op) -> None:
     of_known_sizes(low, op, op.inputs)
-    of, zero = Maker(low), Maker(low).number(0, "int64")
+    of, zero = Maker(low), Maker(low).integer(0)
     lengths, offsets, counts = (low.entry(n) for n in op.inputs[:3])
     if not lengths.shape == offsets.shape == counts.shape:
         raise Unsupported("offsets and counts of another number than the lengths")
@@ -274,7 +274,7 @@ def _sequence_slice_rows(low: Lowering, op: Op) -> None:
         of.check(fine, "index_out_of_range", message, op.location)
     counts = of("minimum", of("maximum", counts, zero), of("maximum", lengths, zero))
     bound = in_blocks(low.type(op.inputs[3]).shape[0])
-    total = of("minimum", _total(low, counts), of.number(bound, "int64"))
+    total = of("minimum", _total(low, counts), of.integer(bound))
     set_sizes(low, op, [{0: Size(bound, low.dense(total))}, {}])
     first = of.add(of("sub", ends, lengths), offsets)
     low.define(op.outputs[0], spread(low, op, first, counts, bound, 1))
@@ -292,12 +292,12 @@ def _steps(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, 
 def _step_rows(low: Lowering, op: Op) -> None:
     """The sequences of a step are the first ones in the order of their ranks, the longest first."""
     of_known_sizes(low, op, op.inputs)
-    of, zero = Maker(low), Maker(low).number(0, "int64")
+    of, zero = Maker(low), Maker(low).integer(0)
     lengths, rows = low.entry(op.inputs[0]), low.type(op.inputs[1]).shape[0]
     ends = ends_of_all(low, op, lengths, op.inputs[1])
     bound = in_blocks(rows)
     longest = reshaped(low, of.reduce("max", lengths, frozenset({0})), ())
-    longest = of("minimum", of("maximum", longest, zero), of.number(bound, "int64"))
+    longest = of("minimum", of("maximum", longest, zero), of.integer(bound))
     set_sizes(low, op, [{}, {0: Size(bound, low.dense(longest))}])
     order = order_of(low, op, low.dense(of("neg", lengths)))
     message = "a position is out of range"
@@ -307,8 +307,8 @@ def _step_rows(low: Lowering, op: Op) -> None:
     longer = of("greater_than", reshaped(low, lengths, (1, n)), reshaped(low, positions((bound,)), (bound, 1)))
     counts = low.dense(reshaped(low, of.reduce("sum", of.cast(longer, "int64"), frozenset({1})), (bound,)))
     step = spread(low, op, positions((bound,)), counts, rows, 0)
-    rank = of("minimum", spread(low, op, zero, counts, rows, 1), of.number(n - 1, "int64"))
+    rank = of("minimum", spread(low, op, zero, counts, rows, 1), of.integer(n - 1))
     starts = taken(low, op, of("sub", ends, lengths), taken(low, op, order, rank, message), message)
-    fine = of("minimum", of("maximum", of.add(starts, step), zero), of.number(rows - 1, "int64"))
+    fine = of("minimum", of("maximum", of.add(starts, step), zero), of.integer(rows - 1))
     low.define(op.outputs[0], fine)
     low.define(op.outputs[1], counts)
