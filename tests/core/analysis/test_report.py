@@ -9,7 +9,7 @@ from core.analysis import analyse, check_gradients, predict_memory
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.core.passes.test_memory_policies import POLICIES, layers, tanh_loop
-from tests.core.wire.test_constructs import custom
+from tests.core.wire.constructs import custom
 from tests.programs import Sketch, traced_peak
 
 
@@ -50,7 +50,7 @@ def test_the_predicted_peak_equals_the_measured_peak(s, checkpoints):
 
 @pytest.mark.reference
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_predicted_peak_of_a_loop_under_every_memory_policy(policy):
+def test_the_predicted_peak_of_a_loop_is_near_the_measured_one_under_every_memory_policy(policy):
     s = tanh_loop(300, 5000)
 
     assert predicted(s, 300, loop_memory=policy) == pytest.approx(traced_peak(s, loop_memory=policy), rel=0.25)

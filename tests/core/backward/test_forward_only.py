@@ -13,7 +13,7 @@ from core.backward.forward_only import clone
 from core.compiler.compile import compile_forward
 from core.ir.errors import ProgramError
 from core.wire import read, write
-from tests.core.wire.test_constructs import array_in_a_loop, cases, elman
+from tests.core.wire.constructs import array_in_a_loop, cases, elman
 from tests.programs import Sketch
 
 

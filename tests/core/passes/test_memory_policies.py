@@ -10,7 +10,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import ProgramError
 from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
-from tests.core.wire.test_constructs import elman
+from tests.core.wire.constructs import elman
 from tests.programs import Sketch, check, close, grads, step, traced_peak
 
 POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")

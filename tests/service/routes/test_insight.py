@@ -6,7 +6,7 @@ import pytest
 
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_ID, WHILE_ID
 from tests.core.passes.test_memory_policies import tanh_loop
-from tests.core.wire.test_constructs import custom
+from tests.core.wire.constructs import custom
 from tests.programs import Sketch
 
 

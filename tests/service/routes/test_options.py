@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.autodiff.test_hooks import in_a_loop
 from tests.core.passes.test_memory_policies import tanh_loop
-from tests.core.wire.test_constructs import custom
+from tests.core.wire.constructs import custom
 from tests.programs import Sketch
 
 
