@@ -138,7 +138,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(service: bp.Servi
     remote.close()
 
 
-def test_several_outputs_and_unused_ones(service: bp.Service):
+def test_a_module_may_have_several_outputs_of_which_some_are_unused(service: bp.Service):
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -284,7 +284,7 @@ SHAPES = [((2, 3), (3,)), ((), (2,)), ((0, 3), (1, 3)), ((), ()), ((3, 1), (1, 4
 
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes(name, shapes):
+def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes_equal_finite_differences(name, shapes):
     spec, example = OPS[name], examples_of(OPS[name])[0]
     if not example.smooth:
         pytest.skip("finite differences do not give the gradient here")

@@ -159,7 +159,7 @@ def test_an_uncompiled_loop_names_its_first_uncompiled_op():
         (dilated(), "max_pool", "elements of a window lie apart, by dilations above 1"),
     ],
 )
-def test_the_reason_for_an_uncompiled_op(s, type, reason):
+def test_an_uncompiled_op_is_listed_with_its_reason(s, type, reason):
     first = next(each for each in report_of(s)["interpreted"] if each["type"] == type)
 
     assert reason in first["reason"]

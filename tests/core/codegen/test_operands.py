@@ -81,13 +81,13 @@ def compare(dtype: str, pairs: list[tuple[tuple[Any, tuple[int, ...]], ...]], eq
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(3, 4, 5), (1, 70, 1), (5, 80, 1), (1, 80, 6), (6, 1, 7), (66, 9, 67)])
-def test_products_of_matrices_with_any_strides(m, k, n, dtype):
+def test_products_of_matrices_with_any_strides_equal_the_reference_executor(m, k, n, dtype):
     compare(dtype, [((a, (m, k)), (b, (k, n))) for a in MATRICES.values() for b in MATRICES.values()])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 4, 5), (2, 47, 48), (5, 80, 1), (66, 9, 67)])
-def test_products_of_single_rows_with_any_strides(m, k, n, dtype):
+def test_products_of_single_rows_with_any_strides_equal_the_reference_executor(m, k, n, dtype):
     """Matrices [m, 1, k]: some layouts of them are one matrix of m rows, others are not."""
 
     def rows(make: Callable[..., Value]) -> Callable[..., Value]:
@@ -99,7 +99,7 @@ def test_products_of_single_rows_with_any_strides(m, k, n, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 4), (80, 7), (5, 1)])
-def test_products_with_a_vector_with_any_strides(k, n, dtype):
+def test_products_with_a_vector_of_any_stride_equal_the_reference_executor(k, n, dtype):
     front = [((v, (k,)), (m, (k, n))) for v in VECTORS.values() for m in MATRICES.values()]
     behind = [((m, (n, k)), (v, (k,))) for v in VECTORS.values() for m in MATRICES.values()]
     dots = [((v, (k,)), (u, (k,))) for v in VECTORS.values() for u in VECTORS.values()]

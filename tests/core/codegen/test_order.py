@@ -92,7 +92,7 @@ def test_the_first_positions_are_those_of_the_whole_order(size, k, largest):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int16", "uint8", "bool"])
-def test_the_first_positions_of_every_dtype_on_every_axis(dtype):
+def test_the_first_positions_are_those_of_the_whole_order_for_every_dtype_and_axis(dtype):
     x = rows("float32", (40, 3, 36)).astype(as_dtype(dtype)) if "float" in dtype else rows(dtype, (40, 3, 36))
     for axis in (0, 2):
         order = run("argsort", x, axis=axis)

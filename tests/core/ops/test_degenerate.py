@@ -40,7 +40,7 @@ from tests.programs import Sketch, close, gradient_of_op, grads
         ("median", [1.0, 3.0, 2.0, 4.0], {}, [0, 0.5, 0.5, 0]),
     ],
 )
-def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
+def test_the_gradient_at_ties_kinks_and_zeros_is_the_defined_one(type, value, attrs, wanted):
     close(gradient_of_op(type, value, **attrs), wanted, 1e-12)
 
 

@@ -153,7 +153,7 @@ def test_logarithms_of_powers_of_the_base_are_whole_numbers():
         ("erfinv", [-1.0, 1.0], {}, [np.inf, np.inf]),
     ],
 )
-def test_the_gradient_at_a_kink_or_pole(type, x, attrs, wanted):
+def test_the_gradient_at_a_kink_or_pole_is_the_defined_one(type, x, attrs, wanted):
     np.testing.assert_allclose(slope(type, x, **attrs)[0], wanted, rtol=1e-12)
 
 

@@ -49,7 +49,7 @@ INF, NAN = np.inf, np.nan
         ("unique", [3.0, 2.0, 3.0], {}, [1, 1, 0]),
     ],
 )
-def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
+def test_the_gradient_at_ties_kinks_and_zeros_is_the_defined_one(type, value, attrs, wanted):
     close(gradient_of_op(type, value, **attrs), wanted, 1e-12)
 
 

@@ -37,7 +37,7 @@ def run(type: str, *arrays: np.ndarray, **attrs: object) -> tuple[np.ndarray, ..
         ("adaptive_avg_pool1d", [1.0, 2.0, 3.0], {"output_size": [2]}, [0.5, 1, 0.5]),
     ],
 )
-def test_the_gradient_of_pooling_at_ties_and_borders(type, value, attrs, wanted):
+def test_the_gradient_of_pooling_at_ties_and_borders_is_the_defined_one(type, value, attrs, wanted):
     close(gradient_of_op(type, [[value]], **attrs), [[wanted]], 1e-12)
 
 

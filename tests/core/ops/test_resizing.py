@@ -113,7 +113,7 @@ def test_integers_have_no_weighted_sums(mode):
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 2), (3, 1), (4, 4), (5, 2), (2, 6), (11, 13)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_border_of_any_width_and_its_gradient(mode, before, after, axis):
+def test_a_border_of_any_width_and_its_gradient_equal_those_of_numpy(mode, before, after, axis):
     x = np.sin(np.arange(15.0)).reshape((5, 3) if axis == 0 else (3, 5))
     widths = [(0, 0), (0, 0)]
     widths[axis] = (before, after)

@@ -116,7 +116,7 @@ def test_rows_of_a_sparse_table_are_read(count):
 
 @pytest.mark.parametrize(("shape", "axis"), [((1,), 0), ((4, 7), 1), ((6, 3, 5), 0), ((3, 150), -1)])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_the_most_frequent_element(shape, axis, dtype):
+def test_the_most_frequent_element_is_that_of_the_reference_executor(shape, axis, dtype):
     rng = np.random.default_rng(5)
     block = with_ops({"x": TensorType(shape, dtype)}, ("mode_position", "x", {"axis": axis}))
     batches = [[rng.integers(0, most, shape).astype(dtype)] for most in (2, 4, 1000)]
@@ -127,7 +127,7 @@ def test_the_most_frequent_element(shape, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_the_largest_element_of_each_bin_of_each_box(dtype):
+def test_the_largest_element_of_each_bin_of_each_box_is_that_of_the_reference_executor(dtype):
     rng = np.random.default_rng(6)
     kind = as_dtype(dtype)
     types = {"x": TensorType((2, 3, 9, 11), dtype), "b": TensorType((5, 4), dtype), "i": TensorType((5,), "int64")}
@@ -197,7 +197,7 @@ def test_division_and_shifts_of_integers_for_all_operands(dtype):
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 500])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_areas_under_curves_of_scores_with_ties_and_of_labels_of_one_kind(rows, dtype):
+def test_areas_under_curves_of_tied_scores_and_of_labels_of_one_kind_equal_the_reference_executor(rows, dtype):
     rng = np.random.default_rng(rows)
     types = {"x": TensorType((rows,), dtype), "y": TensorType((rows, 2), dtype), "k": TensorType((rows, 1), "int32")}
     block = with_ops(types, ("auc", "xk", {}), ("auc", "yk", {}))

@@ -105,7 +105,7 @@ def test_a_lookup_that_only_another_fusion_reads_is_not_left_behind():
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 1), (4, 1, 2)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int32"])
 @pytest.mark.usefixtures("threads")
-def test_every_axis_shape_and_layout(axis, shape, dtype):
+def test_lookups_on_every_axis_in_every_layout_equal_the_reference_executor(axis, shape, dtype):
     if dtype == "bfloat16" and (axis, shape) != (1, (2, 3)):
         pytest.skip("one of each is enough")
     b = BlockBuilder()

@@ -92,7 +92,7 @@ def test_a_failed_call_and_a_failed_request_are_marked(tmp_path: Any) -> None:
     assert request.status.is_unset  # the fault of a client
 
 
-def test_the_sampler_decides(tmp_path: Any) -> None:
+def test_a_sampler_that_is_off_records_no_span(tmp_path: Any) -> None:
     assert traced(tmp_path, lambda client: client.get("/v1"), ALWAYS_OFF) == []
 
 

@@ -144,12 +144,17 @@ def test_an_uploaded_copy_continues_to_the_bit(client, trained, opened):
     assert steps(client, opened(from_checkpoint=copy["id"])) == steps(client, trained)
 
 
-def test_another_learning_rate_and_another_optimizer(client, trained, opened):
+def test_a_session_from_a_checkpoint_may_have_another_learning_rate(client, trained, opened):
     made = saved(client, trained)
 
     faster = opened(from_checkpoint=made["id"], optimizer={"learning_rate": 0.5})
     assert view(client, faster)["optimizer"] == {"type": "adam", "learning_rate": 0.5}
     assert view(client, faster)["step"] == 3
+
+
+def test_another_optimizer_takes_the_parameters_of_a_checkpoint_without_its_optimizer_state(client, trained, opened):
+    made = saved(client, trained)
+
     answer = client.post("/v1/sessions", json={"from_checkpoint": made["id"], "optimizer": {"type": "sgd"}})
     assert answer.status_code == 422 and {e["pointer"] for e in answer.json()["errors"]} == {"/from_checkpoint"}
     assert "send optimizer_state: false" in answer.json()["detail"]
@@ -162,7 +167,7 @@ def parameters(client: httpx.Client, path: str) -> dict[str, Any]:
     return {name: each["data"] for name, each in client.get(f"{path}/parameters").json()["parameters"].items()}
 
 
-def test_fine_tuning_into_another_program(client, trained, opened):
+def test_another_program_may_start_from_a_checkpoint(client, trained, opened):
     made = saved(client, trained)
     other = json.loads(json.dumps(REGRESSION).replace('"b"', '"bias"'))
 
@@ -227,7 +232,7 @@ def test_the_content_has_digest_etag_and_public_names(client, trained):
     assert content(client, made, **{"If-Match": '"other"'}).status_code == 412
 
 
-def test_ranges_of_the_content(client, trained):
+def test_a_range_of_the_content_is_answered_with_its_bytes(client, trained):
     made = saved(client, trained)
     whole, size = content(client, made).content, made["size"]
     etag = f'"{made["sha256"]}"'

@@ -84,17 +84,17 @@ def test_a_session_continues_bit_for_bit_after_kills_of_its_worker_and_of_the_se
         assert (gone["program_id"], gone["checkpoint"], gone["checkpoint_step"]) == (REGRESSION_ID, made["id"], 12)
 
 
-def test_parked_sessions_and_sessions_with_checkpoints_alone(tmp_path: Path):
+def test_a_parked_session_goes_on_where_it_was(tmp_path: Path):
     with serve(tmp_path, resident_sessions=1, journal_entries=3) as served:
         client = served.client
         twin = opened(client, durability="none")
-        expected = [values(step(client, twin, seq)) for seq in range(1, 9)]
+        expected = [values(step(client, twin, seq)) for seq in range(1, 7)]
 
         idle = opened(client)
         for seq in range(1, 6):
             assert values(step(client, idle, seq)) == expected[seq - 1]
         time.sleep(1.1)  # a session in use is not parked
-        sparse = opened(client, durability="checkpoint", checkpoint_every=3)
+        opened(client)
         end = time.monotonic() + 60
         while client.get(idle).json()["state"] != "parked" and time.monotonic() < end:
             time.sleep(0.05)
@@ -105,6 +105,14 @@ def test_parked_sessions_and_sessions_with_checkpoints_alone(tmp_path: Path):
         assert time.monotonic() - started < 30.0
         assert values(step(client, idle, 5)) == expected[4]  # the stored answer
 
+
+def test_a_session_with_checkpoints_alone_goes_on_from_the_last_one(tmp_path: Path):
+    with serve(tmp_path, journal_entries=3) as served:
+        client = served.client
+        twin = opened(client, durability="none")
+        expected = [values(step(client, twin, seq)) for seq in range(1, 9)]
+
+        sparse = opened(client, durability="checkpoint", checkpoint_every=3)
         for seq in range(1, 5):
             assert values(step(client, sparse, seq)) == expected[seq - 1]
         end = time.monotonic() + 60
