@@ -16,7 +16,7 @@ from core.plan.data import Kernel, View, contiguous
 from core.plan.entries import Entry, positions
 from core.plan.geometry import Transposition
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import expanded, reshaped, reshaped_view
+from core.plan.shapes import expanded, order_of_axes, reshaped, reshaped_view
 from core.plan.systems import Cholesky, Elimination, Exponential, Orthogonalization, Steps, Triangle
 
 __all__ = ["dense_matrices"]
@@ -192,9 +192,8 @@ def _transposes(low: Lowering, op: Op) -> bool:
     """Whether `op` exchanges the last two axes."""
     if op.type != "transpose":
         return False
-    rank, axes = len(low.type(op.inputs[0]).shape), op.attrs["axes"]
-    wanted = [*range(rank - 2), rank - 1, rank - 2]
-    return rank >= 2 and (list(reversed(range(rank))) if axes is None else [a % rank for a in axes]) == wanted
+    rank = low.type(op.inputs[0]).rank
+    return rank >= 2 and order_of_axes(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 @lowers("lu")

@@ -25,7 +25,7 @@ from core.plan.data import View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.halves import WIDE, narrowed
 from core.plan.lowering import Lowering, lowers
-from core.plan.reduce import lower_reduce
+from core.plan.reduce import lower_reduce, reduced_axes
 from core.plan.shapes import reshaped, reshaped_view
 from core.plan.sized import limited, masked
 from core.plan.sizes import Size
@@ -70,7 +70,7 @@ def lower_moments(low: Lowering, op: Op, size: Size | None = None) -> bool:
 
 def _variance(low: Lowering, op: Op) -> tuple[Op, Op, Op] | None:
     """The ops that compute the deviations from the mean of `op`, their squares, and the mean of the squares."""
-    over = _axes(low, op)
+    over = reduced_axes(low, op)
     for centred in low.uses.readers(op.outputs[0]):
         if centred is None or centred.type != "sub" or centred.inputs != (op.inputs[0], op.outputs[0]):
             continue
@@ -78,16 +78,9 @@ def _variance(low: Lowering, op: Op) -> tuple[Op, Op, Op] | None:
             if square is None or not (square.type == "square" or (square.type == "mul" and len({*square.inputs}) == 1)):
                 continue
             for mean in low.uses.readers(square.outputs[0]):
-                if mean is not None and mean.type == "reduce_mean" and _axes(low, mean) == over:
+                if mean is not None and mean.type == "reduce_mean" and reduced_axes(low, mean) == over:
                     return centred, square, mean
     return None
-
-
-def _axes(low: Lowering, op: Op) -> frozenset[int]:
-    type, axes = low.types[op.inputs[0]], op.attrs["axes"]
-    assert isinstance(type, TensorType)
-    rank = type.rank
-    return frozenset(range(rank) if axes is None else (a % rank for a in axes))
 
 
 def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int], tuple[int, ...]] | None:
@@ -97,7 +90,7 @@ def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int], tuple[int, .
     shape, with an axis that counts the parts of a row. None if rows are too short, or if each of them is a whole
     reduction, whose result the same pass can use.
     """
-    entry, over = low.entry(op.inputs[0]), _axes(low, op)
+    entry, over = low.entry(op.inputs[0]), reduced_axes(low, op)
     shape = low.type(op.inputs[0]).shape
     if isinstance(entry, Uniform | Pattern) or not op.attrs["keepdims"] or 0 in shape:
         return None

@@ -14,7 +14,7 @@ from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.unsupported import Unsupported
 
-__all__ = ["lower_reduce", "reduced"]
+__all__ = ["lower_reduce", "reduced", "reduced_axes"]
 
 KINDS = {
     "reduce_sum": "sum",
@@ -31,10 +31,7 @@ KINDS = {
 
 @lowers("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_all", "reduce_any")
 def lower_reduce(low: Lowering, op: Op) -> None:
-    entry, axes = low.entry(op.inputs[0]), op.attrs["axes"]
-    rank = len(entry.shape)
-    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
-    _reduce(low, op, entry, over)
+    _reduce(low, op, low.entry(op.inputs[0]), reduced_axes(low, op))
 
 
 @lowers("sum_to", "sum_to_like")
@@ -45,6 +42,13 @@ def lower_sum_to(low: Lowering, op: Op) -> None:
     extra = len(entry.shape) - len(shape)
     over = {*range(extra)} | {i for i, n in enumerate(shape, start=extra) if n == 1 and entry.shape[i] != 1}
     _reduce(low, op, entry, frozenset(over))
+
+
+def reduced_axes(low: Lowering, op: Op) -> frozenset[int]:
+    """The axes of its operand that `op` reduces."""
+    type, axes = low.types[op.inputs[0]], op.attrs["axes"]
+    assert isinstance(type, TensorType)
+    return frozenset(range(type.rank) if axes is None else (a % type.rank for a in axes))
 
 
 def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:

@@ -11,6 +11,7 @@ from core.plan.compose import Maker
 from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
+from core.plan.reduce import reduced_axes
 from core.plan.shapes import reshaped
 
 __all__ = ["counts_within", "first_position"]
@@ -30,9 +31,7 @@ def lower_argmax(low: Lowering, op: Op) -> None:
 
 @lowers("first_true")
 def lower_first_true(low: Lowering, op: Op) -> None:
-    of, x = Maker(low), low.entry(op.inputs[0])
-    rank, axes = len(x.shape), op.attrs["axes"]
-    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
+    of, x, over = Maker(low), low.entry(op.inputs[0]), reduced_axes(low, op)
     at = _along(x.shape, over)
     low.define(op.outputs[0], of("logical_and", x, of("equal", at, first_position(of, x, over))))
 
@@ -65,8 +64,7 @@ def lower_one_hot(low: Lowering, op: Op) -> None:
 def lower_logsumexp(low: Lowering, op: Op) -> None:
     low.no_halves(op)
     of, x, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
-    rank, axes = len(x.shape), op.attrs["axes"]
-    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
+    over = reduced_axes(low, op)
     top = of.reduce("max", x, over)
     top = of.where(of("isfinite", top), top, of.number(0.0, x.dtype))
     total = of.reduce("sum", of("exp", of("sub", x, top)), over)

@@ -12,7 +12,16 @@ from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 
-__all__ = ["expanded", "inverse", "reshaped", "reshaped_view", "sole_transposition", "transposed", "with_ones"]
+__all__ = [
+    "expanded",
+    "inverse",
+    "order_of_axes",
+    "reshaped",
+    "reshaped_view",
+    "sole_transposition",
+    "transposed",
+    "with_ones",
+]
 
 
 @lowers("assign", "stop_gradient")
@@ -100,7 +109,7 @@ def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
 def lower_transpose(low: Lowering, op: Op) -> None:
     entry = low.entry(op.inputs[0])
     low.type(op.outputs[0])
-    low.define(op.outputs[0], transposed(entry, _order(op, len(entry.shape))))
+    low.define(op.outputs[0], transposed(entry, order_of_axes(op, len(entry.shape))))
 
 
 def sole_transposition(low: Lowering, op: Op) -> tuple[str, tuple[int, ...]] | None:
@@ -116,7 +125,7 @@ def sole_transposition(low: Lowering, op: Op) -> tuple[str, tuple[int, ...]] | N
     rank = len(low.type(name).shape)
     if rank < 2 or name in low.destinations.sums or low.destinations.open(name) is not None:
         return None
-    return reader.outputs[0], _order(reader, rank)
+    return reader.outputs[0], order_of_axes(reader, rank)
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,7 +133,7 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
 
 
-def _order(op: Op, rank: int) -> tuple[int, ...]:
+def order_of_axes(op: Op, rank: int) -> tuple[int, ...]:
     """For each axis of the result of a `transpose`, the axis of its operand."""
     axes = op.attrs["axes"]
     return tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)

@@ -13,11 +13,9 @@ from core.plan.compose import Maker
 from core.plan.entries import Entry
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import (
-    sizes_of,
-)
+from core.plan.meeting_sizes import Axes, sizes_of
 from core.plan.moments import lower_moments
-from core.plan.reduce import KINDS, reduced
+from core.plan.reduce import KINDS, reduced, reduced_axes
 from core.plan.shapes import reshaped
 from core.plan.sized import limited, rule, run, set_sizes, under, whole
 from core.plan.unsupported import Unsupported
@@ -31,53 +29,34 @@ NEUTRAL = {"sum": 0, "prod": 1, "and": True, "or": False}
 @rule("reduce_sum", "reduce_prod", "reduce_all", "reduce_any", "reduce_max", "reduce_min", "reduce_mean")
 def _reduce(low: Lowering, op: Op) -> None:
     x = op.inputs[0]
-    own, type = sizes_of(low, x), low.type(x)
-    axes = op.attrs["axes"]
-    over = frozenset(range(type.rank) if axes is None else (a % type.rank for a in axes))
-    keep = op.attrs["keepdims"]
-    left = [i for i in range(type.rank) if keep or i not in over]
-    set_sizes(low, op, [{left.index(i): s for i, s in own.items() if i not in over}])
-    open_axes = over & own.keys()
-    if not open_axes:
+    own, type, over = sizes_of(low, x), low.type(x), reduced_axes(low, op)
+    set_sizes(low, op, [_left(low, op, over)])
+    if not over & own.keys():
         run(low, op, own.get(0))
         return
-    of, kind = Maker(low), KINDS[op.type]
-    out = low.type(op.outputs[0])
+    kind, out = KINDS[op.type], low.type(op.outputs[0])
     if kind in ("max", "min"):
+        _extreme(low, op, over)
+    elif op.type == "reduce_mean":
         if not type.is_float:
-            raise Unsupported(f"{op.type} of {type.dtype} over a size that only the run tells")
-        for axis in open_axes if op.attrs["empty"] == "error" else ():
-            some = of("greater_than", own[axis].length, of.integer(0))
-            of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
-        entry = whole(low, x, -math.inf if kind == "max" else math.inf, open_axes)
-        low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
-        return
-    if op.type != "reduce_mean" and (is_half(type) or type.dtype != out.dtype):
-        run(low, under(low, op, {x: whole(low, x, NEUTRAL[kind], open_axes)}))
-        return
-    if op.type == "reduce_mean" and not type.is_float:
-        raise Unsupported(f"reduce_mean of {type.dtype}")
-    if op.type == "reduce_mean" and open_axes == {0} == own.keys():
-        with suppress(Unsupported):
-            if lower_moments(low, op, own[0]):
-                return
-    total = summed(low, kind, x, over, out)
-    if op.type != "reduce_mean":
-        low.define(op.outputs[0], total)
-        return
-    count = of("maximum", count_elements(low, x, over), of.integer(1))
-    mean = of("div", total, of.cast(count, total.dtype))
-    low.define(op.outputs[0], narrowed(low, mean, out) if is_half(type) else mean)
+            raise Unsupported(f"reduce_mean of {type.dtype}")
+        _lower_mean(low, op, over)
+    elif is_half(type) or type.dtype != out.dtype:
+        run(low, under(low, op, {x: whole(low, x, NEUTRAL[kind], over)}))
+    else:
+        low.define(op.outputs[0], summed(low, kind, x, over, out))
 
 
-@rule("logsumexp")
-def _logsumexp(low: Lowering, op: Op) -> None:
-    x, axes, keep = op.inputs[0], op.attrs["axes"], op.attrs["keepdims"]
-    own, rank = sizes_of(low, x), low.type(x).rank
-    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
-    left = [i for i in range(rank) if keep or i not in over]
-    set_sizes(low, op, [{left.index(i): s for i, s in own.items() if i not in over}])
-    run(low, under(low, op, {x: whole(low, x, -math.inf, over)}) if over & own.keys() else op)
+def _extreme(low: Lowering, op: Op, over: frozenset[int]) -> None:
+    of, x, kind = Maker(low), op.inputs[0], KINDS[op.type]
+    own, type, out = sizes_of(low, x), low.type(x), low.type(op.outputs[0])
+    if not type.is_float:
+        raise Unsupported(f"{op.type} of {type.dtype} over a size that only the run tells")
+    for axis in over & own.keys() if op.attrs["empty"] == "error" else ():
+        some = of("greater_than", own[axis].length, of.integer(0))
+        of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
+    entry = whole(low, x, -math.inf if kind == "max" else math.inf, over)
+    low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
 
 
 def summed(low: Lowering, kind: str, x: str, over: frozenset[int], type: TensorType) -> Entry:
@@ -85,16 +64,38 @@ def summed(low: Lowering, kind: str, x: str, over: frozenset[int], type: TensorT
 
     type: of the result. One of a 16-bit dtype is computed, and returned, in float32.
     """
-    half, own = is_half(type), sizes_of(low, x)
+    half, own = is_half(low.type(x)), sizes_of(low, x)
     open_axes = over & own.keys()
     if open_axes == {0} and not half:
-        with (
-            suppress(Unsupported),
-            limited(low, own[0]),
-        ):  # the last row may end beyond the length
+        with suppress(Unsupported), limited(low, own[0]):  # the last row may end beyond the length
             return reduced(low, kind, whole(low, x, NEUTRAL[kind], open_axes), over, type)
     entry = whole(low, x, NEUTRAL[kind], open_axes)
     return reduced(low, kind, widened(low, entry) if half else entry, over, wide(type))
+
+
+def _lower_mean(low: Lowering, op: Op, over: frozenset[int]) -> None:
+    of, x, out = Maker(low), op.inputs[0], low.type(op.outputs[0])
+    own = sizes_of(low, x)
+    if over & own.keys() == {0} == own.keys():
+        with suppress(Unsupported):
+            if lower_moments(low, op, own[0]):
+                return
+    count = of("maximum", count_elements(low, x, over), of.integer(1))
+    mean = of("div", summed(low, "sum", x, over, out), of.cast(count, wide(out).dtype))
+    low.define(op.outputs[0], narrowed(low, mean, out) if is_half(out) else mean)
+
+
+@rule("logsumexp")
+def _logsumexp(low: Lowering, op: Op) -> None:
+    x, over = op.inputs[0], reduced_axes(low, op)
+    set_sizes(low, op, [_left(low, op, over)])
+    run(low, under(low, op, {x: whole(low, x, -math.inf, over)}) if over & sizes_of(low, x).keys() else op)
+
+
+def _left(low: Lowering, op: Op, over: frozenset[int]) -> Axes:
+    """The open sizes of the result of a reduction over these axes."""
+    left = [i for i in range(low.type(op.inputs[0]).rank) if op.attrs["keepdims"] or i not in over]
+    return {left.index(i): size for i, size in sizes_of(low, op.inputs[0]).items() if i not in over}
 
 
 def count_elements(low: Lowering, x: str, over: frozenset[int]) -> Entry:
@@ -110,12 +111,10 @@ def count_elements(low: Lowering, x: str, over: frozenset[int]) -> Entry:
 @rule("inverse_count")
 def _inverse_count(low: Lowering, op: Op) -> None:
     x, of = op.inputs[0], Maker(low)
-    rank, axes, dtype = low.type(x).rank, op.attrs["axes"], low.type(x).dtype
-    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
-    count = of("sub", count_elements(low, x, over), of.integer(op.attrs["ddof"]))
+    count = of("sub", count_elements(low, x, reduced_axes(low, op)), of.integer(op.attrs["ddof"]))
     some = of("greater_than", count, of.integer(0))
     inverse = of("div", of.number(1.0), of.cast(count, "float64"))
-    low.define(op.outputs[0], of.cast(of.where(some, inverse, of.number(np.inf)), dtype))
+    low.define(op.outputs[0], of.cast(of.where(some, inverse, of.number(np.inf)), low.type(x).dtype))
 
 
 @rule("check_finite")
