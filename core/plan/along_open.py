@@ -13,16 +13,16 @@ from core.ir import HOLE, Op, TensorType, Type
 from core.ops.common.types import as_dtype
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
-from core.plan.data import Gather, ScatterAdd, View, contiguous
+from core.plan.data import ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import first_of, same_size
+from core.plan.meeting_sizes import Incomparable, first_of, same_size
 from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes, under, whole
 from core.plan.sized import run as run_known
 from core.plan.sized_shapes import along_known, parts_of_known, sliced_known
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
-from core.plan.slabs import flat, slabs
+from core.plan.slabs import OUT_OF_RANGE, flat, slabs, taken
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -43,7 +43,7 @@ def _along(low: Lowering, op: Op) -> None:
         return
     sizes = [*(low.sizes.get(n, {}) == own for n in arrays), *(low.sizes.get(n) == {0: own[axis]} for n in begins)]
     if not all(sizes):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     set_sizes(low, op, [dict(own)])
     fill: Any = _last(type, op.attrs["descending"]) if op.type == "argsort" else NEUTRAL[op.type]
     entries = {n: whole(low, n, fill, frozenset({axis})) for n in arrays}
@@ -109,7 +109,7 @@ def _slice(low: Lowering, op: Op) -> None:
         if axis in own:
             at, own[axis] = _places(low, part, own[axis])
             if (part.start, part.step) != (0, 1) or own[axis].bound != view.shape[axis]:  # else only the size is new
-                view = _taken(low, op, low.dense(view), axis, at)
+                view = taken(low, op, view, at, axis)
     set_sizes(low, op, [own])
     low.define(op.outputs[0], view)
     clear_integers(low, op)
@@ -127,30 +127,17 @@ def _cut_known(view: View, parts: Sequence[tuple[int, slice]]) -> View:
     return View(view.root, view.dtype, tuple(shape), tuple(strides), offset)
 
 
-def _taken(low: Lowering, op: Op, view: View, axis: int, at: Entry) -> View:
-    """The slabs of a dense array at these positions along an axis."""
-    shape = (*view.shape[:axis], at.shape[0], *view.shape[axis + 1 :])
-    out = low.allocate(shape, view.dtype)
-    check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
-    places = flat(low.dense(at))
-    low.add(Gather(slabs(view, view.shape, axis), places, slabs(out, shape, axis), check, location=op.location))
-    return out
-
-
 def _places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
     """The positions of a slice of an axis of this size, and their number; beyond it they are 0."""
-    known: dict[Any, tuple[Entry, Size | None]] = low.slices
-    key = (part.start, part.stop, part.step, size)
-    if key not in known:
-        known[key] = _new_places(low, part, size)
-    at, count = known[key]
-    assert count is not None
-    return at, count
+    key, parts = (part.start, part.stop, part.step, size), low.derived.parts
+    if key not in parts:
+        parts[key] = _new_places(low, part, size)
+    return parts[key]
 
 
 def _new_places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
     of = Maker(low)
-    number = lambda n: of.integer(n)
+    number = of.integer
     ahead = part.step > 0
     first, last = (number(0), size.length) if ahead else (number(-1), of("sub", size.length, number(1)))
 
@@ -187,7 +174,7 @@ def _slice_into(low: Lowering, op: Op) -> None:
     for axis, size in own.items():
         other = _places(low, dict(touched)[axis], size)[1] if axis in dict(touched) else size
         if not same_size(low, given.get(axis), other):
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
     set_sizes(low, op, [dict(own)])
     made = low.type(op.outputs[0])
     half = made.dtype in ("float16", "bfloat16")
@@ -202,7 +189,7 @@ def _slice_into(low: Lowering, op: Op) -> None:
             continue
         at, _ = _places(low, part, own[axis])
         shape = target.shape
-        check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
+        check = low.shared.check("index_out_of_range", OUT_OF_RANGE, op.location)
         slices = slabs(view, view.shape, axis), flat(low.dense(at)), slabs(target, shape, axis)
         low.add(ScatterAdd(*slices, check, location=op.location))
         view = target
@@ -282,7 +269,7 @@ def _concat(low: Lowering, op: Op) -> None:
     size = Size(bound, low.dense(before))
     places = low.dense(masked(low, at, {0: size}, 0))
     set_sizes(low, op, [{**others, axis: size}])
-    low.define(op.outputs[0], _taken(low, op, room, axis, places))
+    low.define(op.outputs[0], taken(low, op, room, places, axis))
     clear_integers(low, op)
 
 
@@ -315,7 +302,7 @@ def _split_like(low: Lowering, op: Op) -> None:
     before: Entry = of.integer(0)
     for name, like in zip(op.outputs, likes, strict=True):
         at = of("minimum", of.add(positions((low.type(like).shape[axis],)), before), last)
-        low.define(name, _taken(low, op, view, axis, low.dense(at)))
+        low.define(name, taken(low, op, view, at, axis))
         before = of.add(before, low.length(like, axis))
     fits = of("equal", before, low.length(x, axis))
     of.check(fits, "shape_mismatch", "the pieces do not add up to the array", op.location)
@@ -328,7 +315,7 @@ def _other_sizes(low: Lowering, names: Sequence[str], axis: int) -> dict[int, Si
     found = {i: size for i, size in sizes[0].items() if i != axis}
     for each in sizes:
         if each.keys() - {axis} != found.keys() or not all(same_size(low, each[i], found[i]) for i in found):
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
     return found
 
 

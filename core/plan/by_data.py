@@ -14,12 +14,14 @@ from core.plan.geometry import Scan
 from core.plan.indexing import in_range
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
+from core.plan.meeting_sizes import Incomparable
 from core.plan.ordered import order_of
 from core.plan.plan import NOT_COVERED
-from core.plan.ragged import running_total, taken
+from core.plan.ragged import running_total
 from core.plan.selecting import first_position
 from core.plan.shapes import reshaped, transposed
 from core.plan.sized import masked, of_known_sizes, rule, set_sizes
+from core.plan.slabs import taken
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -73,7 +75,7 @@ def lower_merge(low: Lowering, op: Op) -> None:
     low.write(low.entry(op.inputs[2]), replace(both, shape=false.shape, offset=yes * both.strides[0]))
     ahead = of("sub", before, of.integer(1))
     at = of.where(mask, ahead, of("sub", positions((count,), first=yes), before))
-    low.define(op.outputs[0], taken(low, op, both, at, "a row is out of range"))
+    low.define(op.outputs[0], taken(low, op, both, at))
 
 
 @lowers("assert")
@@ -130,10 +132,9 @@ def _looked_up(low: Lowering, op: Op, values: Entry, rows: View, index: View) ->
     of, out, count = Maker(low), low.type(op.outputs[0]), rows.shape[0]
     found = _search(low, op, rows, index, False, low.allocate(index.shape, "int64"))
     place = of("minimum", found, of.integer(count - 1))
-    message = "a row is out of range"
-    there = of("equal", taken(low, op, rows, place, message), index)
+    there = of("equal", taken(low, op, rows, place), index)
     there = reshaped(low, there, (*index.shape, *(1 for _ in values.shape[1:])))
-    given = taken(low, op, values, place, message)
+    given = taken(low, op, values, place)
     low.define(op.outputs[0], reshaped(low, of.where(there, given, of.number(0, out.dtype)), out.shape))
 
 
@@ -144,9 +145,9 @@ def _read_rows(low: Lowering, op: Op) -> None:
     of_known_sizes(low, op, (ids, like))
     size, table = low.sizes.get(rows, {}).get(0), low.type(like)
     if size is None or low.sizes.get(values, {}) != {0: size} or not low.target.expects:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     if low.type(values).shape[1:] != table.shape[1:]:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     set_sizes(low, op, [{}])
     of, beyond = Maker(low), Maker(low).integer(table.shape[0])
     given = of.cast(low.entry(rows), "int64")
@@ -175,10 +176,9 @@ def lower_mode_position(low: Lowering, op: Op) -> None:
     given = low.dense(reshaped(low, transposed(x, (*others, axis)), (count, size)))
     row = positions((count, 1), (size, 0))
     last = frozenset({1})
-    message = "a position is out of range"
 
     def at(values: View, place: Entry) -> View:
-        return taken(low, op, replace(values, shape=(count * size,), strides=(1,)), of.add(place, row), message)
+        return taken(low, op, replace(values, shape=(count * size,), strides=(1,)), of.add(place, row))
 
     order = order_of(low, op, given)
     ordered = at(given, order)
@@ -279,8 +279,8 @@ def lower_auc(low: Lowering, op: Op) -> None:
         given = replace(given, shape=(rows,), strides=given.strides[:1], offset=given.offset + given.strides[1])
     score = low.dense(of.cast(given, "float64"))
     positive = of.cast(of("not_equal", reshaped(low, label, (rows,)), of.number(0, label.dtype)), "int64")
-    order, message = order_of(low, op, score), "a position is out of range"
-    score, positive = (taken(low, op, each, order, message) for each in (score, positive))
+    order = order_of(low, op, score)
+    score, positive = (taken(low, op, each, order) for each in (score, positive))
     negative = of("sub", of.integer(1), positive)
     row = reshaped(low, score, (1, rows))
 
@@ -289,7 +289,7 @@ def lower_auc(low: Lowering, op: Op) -> None:
 
     start = reshaped(low, _starts(low, op, low.dense(row), differ), (rows,))
     negatives_below = of("sub", running_total(low, op, negative), negative)
-    negatives_below = taken(low, op, negatives_below, start, message)
+    negatives_below = taken(low, op, negatives_below, start)
     positives_below = of("sub", start, negatives_below)
     gain = of("sub", of.mul(positive, negatives_below), of.mul(negative, positives_below))
     gain, up, down = (of.reduce("sum", each, frozenset({0})) for each in (gain, positive, negative))

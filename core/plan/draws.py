@@ -7,7 +7,7 @@ numbers do not depend on how the pass is split.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
+from core.plan.row_major import row_major
 from core.plan.sizes import Size
 
 __all__ = ["drawn"]
@@ -122,16 +123,18 @@ def _places(low: Lowering, shape: tuple[int, ...], sizes: Mapping[int, Size], ag
     opened = max(sizes, default=0)
     if not opened and not (again and sizes):
         return positions(shape, first=again * math.prod(shape))
-    of, rank = Maker(low), len(shape)
-    inner = tuple(n if i >= opened else 0 for i, n in enumerate(contiguous(shape)))
-    at: Entry = positions(shape, inner)
-    step: Entry = of.integer(math.prod(shape[opened + 1 :]))
-    for axis in reversed(range(opened + 1)):
-        if axis < opened:
-            along = tuple(n if i == axis else 1 for i, n in enumerate(shape))
-            at = of.add(at, of.mul(positions(along, tuple(int(i == axis) for i in range(rank))), step))
-        step = of.mul(step, sizes[axis].length if axis in sizes else of.integer(shape[axis]))
-    return of.add(at, of.mul(step, of.integer(again))) if again else at
+    of, steps = Maker(low), contiguous(shape)
+    known = tuple(step if i > opened else 0 for i, step in enumerate(steps))  # axes behind the open ones
+
+    def axes() -> Iterator[tuple[Entry, Entry]]:
+        yield positions(shape, known), of.integer(steps[opened])
+        for axis in reversed(range(opened + 1)):
+            own = shape if axis == opened else tuple(n if i == axis else 1 for i, n in enumerate(shape))
+            along = positions(own, tuple(int(i == axis) for i in range(len(shape))))
+            yield along, sizes[axis].length if axis in sizes else of.integer(shape[axis])
+
+    at, count = row_major(low, axes())
+    return of.add(at, of.mul(count, of.integer(again))) if again else at
 
 
 def _has_key(op: Op) -> bool:

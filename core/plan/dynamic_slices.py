@@ -7,13 +7,14 @@ from dataclasses import replace
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import Gather, ScatterAdd
+from core.plan.data import ScatterAdd
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering, lowers
+from core.plan.meeting_sizes import Incomparable
 from core.plan.sized import is_sized, masked, of_known_sizes, rule, set_sizes, whole
 from core.plan.sizes import Size, in_blocks
-from core.plan.slabs import flat, slabs
+from core.plan.slabs import flat, gather_slabs, slabs
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -36,11 +37,7 @@ def lower_dynamic_slice(low: Lowering, op: Op) -> None:
                 continue
         smaller = (*shape[:axis], at.shape[0], *shape[axis + 1 :])
         target = low.allocate(smaller, x.dtype)
-        low.add(
-            Gather(
-                slabs(view, shape, axis), flat(low.dense(at)), slabs(target, smaller, axis), check, location=op.location
-            )
-        )
+        low.add(gather_slabs(view, axis, low.dense(at), target, check, op.location))
         view, shape = target, smaller
     if is_sized(low, op):
         set_sizes(low, op, [sizes])
@@ -60,7 +57,7 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
     view, shape = low.dense(widened_array(low, entry) if is_half(out) else entry), x.shape
     axes = [a % x.rank for a in op.attrs["axes"]]
     if given.keys() - set(axes):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     parts = [
         _places(low, op, op.inputs[2:], i, out.shape[axis], -1 if axis in given else x.shape[axis])
         for i, axis in enumerate(axes)
@@ -92,17 +89,18 @@ def _places(
     -1 if only the run tells it.
     """
     key = (names, i, size, length)
-    if key not in low.slices:  # slices with the same ends have the same size
-        low.slices[key] = _new_places(low, op, names, i, size, length)
+    slices = low.derived.slices
+    if key not in slices:  # slices with the same ends have the same size
+        slices[key] = _new_places(low, op, names, i, size, length)
     check = low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
-    return *low.slices[key], check
+    return *slices[key], check
 
 
 def _new_places(
     low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
 ) -> tuple[Entry, Size | None]:
     of = Maker(low)
-    number = lambda n: of.integer(n)
+    number = of.integer
     start, end, step = (_element(low, low.entry(n), i) for n in names)
     of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
     ahead = of("greater_than", step, number(0))

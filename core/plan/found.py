@@ -13,17 +13,15 @@ from core.plan.entries import Uniform, positions
 from core.plan.lowering import Lowering
 from core.plan.movement import part_of
 from core.plan.ordered import order_of
-from core.plan.ragged import before_the_end, check_lengths, running_total, taken
+from core.plan.ragged import before_the_end, check_lengths, running_total
 from core.plan.shapes import reshaped
 from core.plan.sized import masked, of_known_sizes, rule, set_sizes
 from core.plan.sized_indexing import selected
 from core.plan.sizes import Size, in_blocks
+from core.plan.slabs import taken
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
-
-INSIDE = "a position is out of range"
-"""The message of checks that never fail."""
 
 
 @rule("unpadded_positions")
@@ -61,7 +59,7 @@ def _unique(low: Lowering, op: Op) -> None:
     dtype = "int64" if not type.is_float else "float32" if is_half(type) else type.dtype
     x = low.dense(of.cast(reshaped(low, low.entry(op.inputs[0]), (count,)), dtype))
     order = order_of(low, op, x)
-    ordered = taken(low, op, x, order, INSIDE)
+    ordered = taken(low, op, x, order)
     begins = low.allocate((count,), "bool")
     low.copy(Uniform(True, "bool", ()), begins)
     if count > 1:
@@ -73,9 +71,9 @@ def _unique(low: Lowering, op: Op) -> None:
         low.copy(other, part_of(begins, 0, 1, count - 1))
     at, size = selected(low, op, begins)
     set_sizes(low, op, [{0: size}, {}, {0: size}])
-    low.define(op.outputs[0], masked(low, taken(low, op, order, at, INSIDE), {0: size}, 0))
+    low.define(op.outputs[0], masked(low, taken(low, op, order, at), {0: size}, 0))
     number = of("sub", running_total(low, op, of.cast(begins, "int64")), of.integer(1))
-    inverse = taken(low, op, number, order_of(low, op, order), INSIDE)
+    inverse = taken(low, op, number, order_of(low, op, order))
     low.define(op.outputs[1], reshaped(low, inverse, type.shape))
     ends = low.allocate((size.bound + 1,), "int64")
     low.copy(Uniform(count, "int64", ()), ends)

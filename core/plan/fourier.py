@@ -11,7 +11,7 @@ import numpy as np
 from core.ir import Op
 from core.plan.data import Kernel
 from core.plan.lowering import Lowering, lowers
-from core.plan.ordered import as_slabs
+from core.plan.slabs import as_slabs
 from core.plan.unsupported import Unsupported
 
 __all__ = ["Fourier"]

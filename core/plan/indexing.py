@@ -14,7 +14,7 @@ import numpy as np
 from core.ir import Op, TensorType
 from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
-from core.plan.data import Gather, contiguous
+from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
 from core.plan.gathered_products import reads_rows
@@ -23,7 +23,7 @@ from core.plan.ranges import even_places, taken_evenly
 from core.plan.reduce import reduced
 from core.plan.rows_at import read_by_fusions, rows_at
 from core.plan.shapes import reshaped
-from core.plan.slabs import flat, slabs
+from core.plan.slabs import gather_slabs
 from core.plan.unsupported import Unsupported
 
 __all__ = ["check_range", "computed_positions", "in_range"]
@@ -248,7 +248,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
         raise Unsupported("positions of several elements of a row")
     x = low.type(source)
     axis = op.attrs["axis"] % x.rank
-    where, places = low.type(index), even_places(low.entry(index))
+    places = even_places(low.entry(index))
     even = None if places is None else taken_evenly(low.stored(low.entry(source)), places, axis)
     if even is not None:
         low.define(op.outputs[0], even)
@@ -268,15 +268,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
             return
     view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
     target = low.destination(op.outputs[0])
-    low.add(
-        Gather(
-            slabs(view, x.shape, axis),
-            flat(at),
-            slabs(target, _with(x.shape, axis, where), axis),
-            number,
-            location=op.location,
-        )
-    )
+    low.add(gather_slabs(view, axis, at, target, number, op.location))
     low.define(op.outputs[0], target)
 
 

@@ -148,7 +148,7 @@ def _check_kept(inner: Lowering, result: str, sizes: Axes) -> None:
 
 def _are_compared(low: Lowering | None, one: Size, other: Size) -> bool:
     while low is not None:
-        if frozenset((one, other)) in low.compared:
+        if frozenset((one, other)) in low.derived.compared:
             return True
         low = low.outer
     return False

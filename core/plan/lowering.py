@@ -16,6 +16,7 @@ from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Kernel, Limited, Root, Stack, View
+from core.plan.derived_sizes import DerivedSizes
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
@@ -70,7 +71,7 @@ class Shared:
     expected: of sizes without a largest value; None if the target cannot expect any.
     outputs:  variables with such sizes -> their shapes in the plan.
     known:    largest sizes in inner blocks (`sizes.bounded_types`).
-    divided: a run that the body of a loop takes -> the runs of that loop.
+    divided:  a run that the body of a loop takes -> the runs of that loop.
     unsteady: ids of loops that change the open sizes of carried arrays; the blocks keep the loops alive.
     """
 
@@ -94,25 +95,20 @@ class Shared:
 class Lowering(Storage):
     """One block while it is lowered.
 
-    uses:      producers and readers of its variables.
-    types:     of its variables; with the largest sizes where only the run knows the size.
-    sizes:     variable -> its axes whose size only the run knows (`core.plan.sizes`).
-    limit:     the size of the first axis of the results of elementwise work, if nothing beyond its length is needed.
+    uses:          producers and readers of its variables.
+    types:         of its variables; with the largest sizes where only the run knows the size.
+    sizes:         variable -> its axes whose size only the run knows (`core.plan.sizes`).
+    derived:       the open sizes that ops compute from others.
+    limit:         the size of the first axis of the results of elementwise work, if nothing beyond it is needed.
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
-    images:    the number of the images that the kernels of the op work on, if only the run tells it.
-    compared:  pairs of sizes that a check compares.
-    multiples: size -> the size that it is a multiple of, and the factor.
-    products:  size -> the sizes that it is the product of.
-    selections: (mask, value) -> the positions at which the mask has that value, and their number.
-    slices: (start, end and step, which of the axes, size of the axis, of the slice) -> its positions and their number.
-    windows:   (size, elements around it less those of a window, stride) -> the number of windows (`sized_images`).
-    factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
-    ahead:     variables whose values an earlier op computed (see `moments`).
-    unneeded:  variables that nothing reads any more because of that.
-    sizes_taken: array of sizes that a loop runs over -> the size of a trip in its body.
-    sizes_kept:  size that a loop's body has, or recording of such -> (its recording, the element that a trip writes).
-    first_stack: position of the first stack of the plan that belongs to an op of this block.
-    row_orders: ids of rows of a table -> the kernel results that sort them (see `merging`).
+    images:        the number of the images that the kernels of the op work on, if only the run tells it.
+    sizes_taken:   array of sizes that a loop runs over -> the size of a trip in its body.
+    sizes_kept:    size that a loop's body has, or recording of such -> (its recording, the element that a trip writes).
+    ahead:         variables whose values an earlier op computed (see `moments`).
+    unneeded:      variables that nothing reads any more because of that.
+    factored:      variable -> its LU factors, as soon as an op has computed them (see `factors`).
+    row_orders:    ids of rows of a table -> the kernel results that sort them (see `merging`).
+    first_stack:   position of the first stack of the plan that belongs to an op of this block.
     """
 
     def __init__(
@@ -134,17 +130,12 @@ class Lowering(Storage):
         self.target = shared.target
         self.uses = Uses(block)
         self.sizes: dict[str, dict[int, Size]] = {}
+        self.derived = DerivedSizes()
         self.sizes_taken: dict[Source, Size] = {}
         self.sizes_kept: dict[Size | Recording, tuple[Recording, Root | Recording]] = {}
         self.limit: Size | None = None
         self.product_limit: Size | None = None
         self.images: Size | None = None
-        self.compared: set[frozenset[Size]] = set()
-        self.multiples: dict[Size, tuple[Size, int]] = {}
-        self.products: dict[Size, tuple[Size, ...]] = {}
-        self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
-        self.slices: dict[Any, tuple[Entry, Size | None]] = {}
-        self.windows: dict[tuple[Size, int, int], Size] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self.ahead: dict[str, Entry] = {}
         self.unneeded: set[str] = set()

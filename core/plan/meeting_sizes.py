@@ -14,6 +14,7 @@ from core.plan.unsupported import Unsupported
 
 __all__ = [
     "Axes",
+    "Incomparable",
     "agreeing",
     "broadcast",
     "first_of",
@@ -27,6 +28,13 @@ __all__ = [
 
 Axes = dict[int, Size]
 """The open sizes of an array, by axis."""
+
+
+class Incomparable(Unsupported):
+    """Sizes that an op needs to be equal, which the code can neither show nor compare."""
+
+    def __init__(self) -> None:
+        super().__init__("sizes that only the run can compare")
 
 
 def sizes_of(low: Lowering, name: str) -> Axes:
@@ -48,11 +56,10 @@ def same_size(low: Lowering, a: Size | None, b: Size | None) -> bool:
         return True
     if a is None or b is None or a.bound != b.bound or not low.target.expects:
         return False
-    if frozenset((a, b)) not in low.compared:
-        low.compared.add(frozenset((a, b)))
+    if frozenset((a, b)) not in low.derived.compared:
+        low.derived.compared.add(frozenset((a, b)))
         of = Maker(low)
-        message = "sizes that differ"
-        of.check(of("equal", a.length, b.length), NOT_COVERED, message, low.location)
+        of.check(of("equal", a.length, b.length), NOT_COVERED, "sizes that differ", low.location)
     return True
 
 
@@ -73,7 +80,7 @@ def broadcast(low: Lowering, names: Sequence[str]) -> Axes:
             elif shape[axis] != 1:
                 known.add(shape[axis])
         if (sizes and known) or not all(same_size(low, sizes[0], each) for each in sizes):
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
         if sizes:
             found[axis + rank] = sizes[0]
     return found
@@ -106,7 +113,7 @@ def agreeing(low: Lowering, op: Op) -> Op:
         if not larger and not (opened and known):
             continue
         if not low.target.expects or any(n not in opened and size not in (1, fewest) for n, size in met.items()):
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
         for name in dict.fromkeys(opened if known else larger):
             parts = first_of(low, name, axis + low.type(name).rank, fewest, bool(known))
             op = replace(op, inputs=tuple(parts if n == name else n for n in op.inputs))
@@ -141,13 +148,13 @@ def matched(low: Lowering, one: tuple[str, int], other: tuple[str, int]) -> tupl
     known = [most[i] for i in (0, 1) if sizes[i] is None]
     fewest = known[0] if known else min(most)
     if not low.target.expects or fewest > min(most):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     for i, (name, axis) in enumerate((one, other)):
         if sizes[i] is not None and (known or most[i] > fewest):
             names[i] = first_of(low, name, axis, fewest, bool(known))
     (_, i), (_, j) = one, other
     if not known and not same_size(low, sizes_of(low, names[0])[i], sizes_of(low, names[1])[j]):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     return names[0], names[1]
 
 

@@ -13,7 +13,7 @@ from core.ir import HOLE, Op, TensorType, Type
 from core.plan.data import Kernel, View
 from core.plan.entries import Uniform
 from core.plan.lowering import Lowering, lowers
-from core.plan.meeting_sizes import sizes_of, with_equal
+from core.plan.meeting_sizes import Incomparable, sizes_of, with_equal
 from core.plan.merge_specs import MergedRows, RowOrder
 from core.plan.shapes import expanded
 from core.plan.sized import masked, new_size, of_known_sizes, rule, set_sizes
@@ -66,7 +66,7 @@ def _merge_rows(low: Lowering, op: Op) -> None:
     x, ids, like = op.inputs
     own = sizes_of(low, ids)
     if own != sizes_of(low, x):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     rows, values = op.outputs
     count, types = f"{rows}@count", low.largest(op)
     if types is None:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from core.ir import Op, TensorType
+from core.ir import Op
 from core.ir.precision import is_half
 from core.plan.compose import Maker
 from core.plan.data import View

@@ -12,7 +12,7 @@ from core.plan.data import View, contiguous
 from core.plan.flow import Elements, Span
 from core.plan.growing import OpenSpan
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import same_size
+from core.plan.meeting_sizes import Incomparable, same_size
 from core.plan.shapes import reshaped
 from core.plan.sized import masked, set_sizes
 from core.plan.sized import rule as sized_rule
@@ -54,7 +54,7 @@ def join_all(low: Lowering, op: Op) -> None:
     if own.keys() - {0} != {axis + 1 for axis in inside} or 0 not in own or low.type(like).shape[1:] != element.shape:
         raise Unsupported("another size than the first one is known only when it runs")
     if not all(same_size(low, own[axis + 1], size) for axis, size in inside.items()):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     set_sizes(low, op, [dict(own)])
     source = moved(low, op.inputs[0])
     shape_of(source)
@@ -79,7 +79,7 @@ def _concat(low: Lowering, op: Op) -> None:
     if each != 1:
         base, length = size, low.dense(of.mul(size.length, of.integer(each)))
         size = Size(whole.shape[0], length)
-        low.multiples[size] = (base, each)
+        low.derived.multiples[size] = (base, each)
     set_sizes(low, op, [{0: size}])
     low.define(op.outputs[0], whole)
 
@@ -114,7 +114,7 @@ def _split_as(low: Lowering, op: Op) -> None:
     x, array = op.inputs
     element, of, own = element_type(low, low.types[array]), Maker(low), low.sizes.get(x, {})
     if own.keys() - {0} or not element.shape[0]:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     view, each = low.dense(low.entry(x)), element.shape[0]
     if view.shape[0] % each:
         raise Unsupported("rows that no sections of one size have")

@@ -13,8 +13,9 @@ from core.plan.data import Kernel, View
 from core.plan.draws import drawn
 from core.plan.geometry import Order, Scan
 from core.plan.lowering import Lowering, lowers
+from core.plan.slabs import as_slabs
 
-__all__ = ["as_slabs", "order_of"]
+__all__ = ["order_of"]
 
 
 @lowers("cumsum", "cumprod")
@@ -108,11 +109,3 @@ def _order(low: Lowering, op: Op, x: View, spec: Order) -> None:
     out = low.destination(op.outputs[0])
     low.add(Kernel("order", spec, (x, out), location=op.location))
     low.define(op.outputs[0], out)
-
-
-def as_slabs(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """A dense array as [outer, size, inner] around `axis`. A number is one element."""
-    if not shape:
-        return 1, 1, 1
-    at = axis % len(shape)
-    return math.prod(shape[:at]), shape[at], math.prod(shape[at + 1 :])

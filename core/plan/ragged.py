@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Gather, Kernel, View
+from core.plan.data import Kernel, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.geometry import Order, Scan
 from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import expanded, reshaped
-from core.plan.slabs import flat
 from core.plan.unsupported import Unsupported
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "rows_of_padded",
     "running_total",
     "spread",
-    "taken",
 ]
 
 
@@ -185,18 +183,4 @@ def spread(low: Lowering, op: Op, first: Entry, lengths: Entry, rows: int, step:
     spec = Spread(lengths.shape[0], rows, step)
     views = (low.dense(expanded(first, lengths.shape)), low.dense(lengths), out)
     low.add(Kernel("spread", spec, views, location=op.location))
-    return out
-
-
-def taken(low: Lowering, op: Op, x: Entry, index: Entry, message: str) -> View:
-    """The rows of `x` at `index`, [*index, *row]. An index out of range is an error with this message."""
-    source, at = low.dense(x), low.dense(index)
-    shape = (*at.shape, *source.shape[1:])
-    inner, size, count = math.prod(source.shape[1:]), source.shape[0], math.prod(at.shape)
-    out = low.allocate(shape, source.dtype)
-    number = low.shared.check("index_out_of_range", message, op.location)
-    slabs = [
-        View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((source, size), (out, count))
-    ]
-    low.add(Gather(slabs[0], flat(at), slabs[1], number, location=op.location))
     return out

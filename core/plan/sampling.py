@@ -12,8 +12,9 @@ from core.plan.draws import drawn
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
 from core.plan.ordered import order_of
-from core.plan.ragged import running_total, taken
+from core.plan.ragged import running_total
 from core.plan.shapes import reshaped
+from core.plan.slabs import taken
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -55,7 +56,7 @@ def _inverted(low: Lowering, op: Op, weights: Entry, unit: Entry) -> Entry:
     for bit in reversed(range((n - 1).bit_length())):
         further = of.add(place, of.integer(2**bit))
         before = of("minimum", of("sub", further, of.integer(1)), of.integer(n - 1))
-        sums = taken(low, op, flat, of.add(before, row), "a position is out of range")
+        sums = taken(low, op, flat, of.add(before, row))
         place = of.where(of("less_equal", sums, number), further, place)
     return place
 

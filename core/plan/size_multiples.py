@@ -20,9 +20,9 @@ def factors(low: Lowering, own: Axes, shape: Sequence[int]) -> tuple[tuple[Size,
     known = math.prod(n for i, n in enumerate(shape) if i not in own)
     sizes: list[Size] = []
     for size in (own[axis] for axis in sorted(own)):
-        base, times = low.multiples.get(size, (size, 1))
+        base, times = low.derived.multiples.get(size, (size, 1))
         known *= times
-        sizes += low.products.get(base, (base,))
+        sizes += low.derived.products.get(base, (base,))
     return tuple(sizes), known
 
 
@@ -36,14 +36,14 @@ def _product(low: Lowering, sizes: tuple[Size, ...]) -> Size:
     """The product of several sizes."""
     if len(sizes) == 1:
         return sizes[0]
-    found = next((each for each, factors in low.products.items() if factors == sizes), None)
+    found = next((each for each, factors in low.derived.products.items() if factors == sizes), None)
     if found is None:
         of = Maker(low)
         length: Entry = sizes[0].length
         for each in sizes[1:]:
             length = of.mul(length, each.length)
         found = Size(math.prod(each.bound for each in sizes), low.dense(length))
-        low.products[found] = sizes
+        low.derived.products[found] = sizes
     return found
 
 
@@ -51,16 +51,16 @@ def scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:
     """The length of `size` rows of `row` elements as rows of `rest` elements."""
     if row == rest:
         return size
-    base, factor = low.multiples.get(size, (size, 1))
+    base, factor = low.derived.multiples.get(size, (size, 1))
     if (factor * row) % rest:
         raise Unsupported("a length that only the run can divide")
     times = factor * row // rest
     if times == 1:
         return base
-    found = next((s for s, pair in low.multiples.items() if pair == (base, times)), None)
+    found = next((s for s, pair in low.derived.multiples.items() if pair == (base, times)), None)
     if found is None:
         of = Maker(low)
         length = low.dense(of.mul(base.length, of.integer(times)))
         found = Size(base.bound * times, length)
-        low.multiples[found] = (base, times)
+        low.derived.multiples[found] = (base, times)
     return found

@@ -17,13 +17,7 @@ from core.plan.compose import Maker
 from core.plan.entries import Entry, positions
 from core.plan.known import lower_known
 from core.plan.lowering import LOWERINGS, Lowering
-from core.plan.meeting_sizes import (
-    Axes,
-    agreeing,
-    broadcast,
-    sizes_of,
-    with_known,
-)
+from core.plan.meeting_sizes import Axes, agreeing, broadcast, sizes_of, with_known
 from core.plan.registering import registering
 from core.plan.sizes import Size, is_open
 from core.plan.unsupported import Unsupported
@@ -116,7 +110,7 @@ def under(low: Lowering, op: Op, entries: Mapping[str, Entry]) -> Op:
     names = {}
     for name, entry in entries.items():
         names[name] = f"{name}@within"
-        low.types[names[name]] = low.types[name]
+        low.types[names[name]] = replace(low.type(name), dtype=entry.dtype)
         low.define(names[name], entry)
     return replace(op, inputs=tuple(names.get(n, n) for n in op.inputs))
 

@@ -15,7 +15,7 @@ from core.ops.common.windows import pads_of, sizes
 from core.plan.compose import Maker
 from core.plan.entries import Entry
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import Axes, same_size, sizes_of, with_equal
+from core.plan.meeting_sizes import Axes, Incomparable, same_size, sizes_of, with_equal
 from core.plan.plan import NOT_COVERED
 from core.plan.sized import limited, new_size, rule, run, set_sizes, under, whole
 from core.plan.sizes import Size
@@ -58,7 +58,7 @@ def _by_positions(low: Lowering, op: Op) -> None:
     x, index, *_ = op.inputs
     first, second = sizes_of(low, x), sizes_of(low, index)
     if not same_size(low, first.get(0), second.get(0)):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     images = op.inputs[-1] if op.type == "unpool_like" else x
     own = sizes_of(low, images)
     if _spatial(own) or _spatial(second):
@@ -66,7 +66,7 @@ def _by_positions(low: Lowering, op: Op) -> None:
         if pool is None or pool.type != "max_pool" or _spatial(sizes_of(low, pool.inputs[0])) != _spatial(own):
             raise Unsupported("positions in images whose size only the run tells")
     if op.type == "unpool_like" and _spatial(first) != _spatial(second):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     _lower_each(low, op, dict(sizes_of(low, op.inputs[-1])), x if op.type == "unpool_like" else None)
 
 
@@ -147,7 +147,7 @@ def _same_windows(low: Lowering, op: Op, ct: str, x: str) -> None:
     """Raises Unsupported if the code cannot tell that `ct` has the sizes of windows over `x`."""
     wanted, found = _spatial(_counted(low, op, x)), _spatial(sizes_of(low, ct))
     if wanted.keys() != found.keys() or not all(same_size(low, size, found[axis]) for axis, size in wanted.items()):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
 
 
 def _windows_along(low: Lowering, op: Op, x: str, axis: int, size: Size) -> Size:
@@ -171,7 +171,7 @@ def _windows_along(low: Lowering, op: Op, x: str, axis: int, size: Size) -> Size
     if stride == 1 and more == -1:
         return size
     key = (size, more, stride)
-    if key not in low.windows:
+    if key not in low.derived.windows:
         if size.bound + more < 0:
             raise Unsupported("windows that are larger than the images")
         of, found = Maker(low), new_size(low, (size.bound + more) // stride + 1)
@@ -180,8 +180,8 @@ def _windows_along(low: Lowering, op: Op, x: str, axis: int, size: Size) -> Size
         of.check(of("greater_equal", left, zero), NOT_COVERED, "a window that is larger than the image", op.location)
         steps = of("floor_div", of("maximum", left, zero), of.integer(stride))
         low.copy(of.add(steps, one), found.length)
-        low.windows[key] = found
-    return low.windows[key]
+        low.derived.windows[key] = found
+    return low.derived.windows[key]
 
 
 def _check_readers(low: Lowering, index: str) -> None:

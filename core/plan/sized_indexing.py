@@ -6,25 +6,23 @@ See `core.plan.sized`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Gather, Kernel, Limited, View
+from core.plan.data import Kernel, Limited, View
 from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection
 from core.plan.indexing import computed_positions, in_range
 from core.plan.lowering import LOWERINGS, Lowering
-from core.plan.meeting_sizes import (
-    Axes,
-    matched,
-    sizes_of,
-    with_equal,
-)
+from core.plan.meeting_sizes import Axes, Incomparable, matched, sizes_of, with_equal
 from core.plan.ragged import running_total
+from core.plan.row_major import row_major
 from core.plan.shapes import reshaped
 from core.plan.sized import clear_integers, masked, new_size, rule, run, set_sizes, under, whole
 from core.plan.sizes import Size, in_blocks
+from core.plan.slabs import OUT_OF_RANGE, gather_slabs
 from core.plan.unsupported import Unsupported
 
 __all__ = ["selected"]
@@ -71,7 +69,6 @@ def _gather(low: Lowering, op: Op) -> None:
     picked = _picks(low, x, index)
     if axis in own and not picked:
         op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
-        low.types[op.inputs[1]] = replace(low.type(index), dtype="int64")
     if axis == 0 and at.keys() == {0} and rank == 1 and not picked:
         message = f"an index is out of range for an axis of size {low.type(x).shape[0]}"
         rows, places = low.dense(low.entry(x)), low.dense(low.entry(op.inputs[1]))
@@ -120,10 +117,7 @@ def _scatter(low: Lowering, op: Op) -> None:
         return
     if axis in own:
         entries[index] = _from_front(low, op, low.entry(index), at, own[axis])
-    op = under(low, op, entries)
-    if axis in own:
-        low.types[op.inputs[1]] = replace(low.type(index), dtype="int64")
-    run(low, op)
+    run(low, under(low, op, entries))
 
 
 @rule("class_index")
@@ -137,7 +131,7 @@ def _class_index(low: Lowering, op: Op) -> None:
     given = sizes_of(low, label)
     shift = low.type(label).rank < low.type(x).rank
     if {i + (shift and i >= axis): s for i, s in given.items()} != sizes:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     set_sizes(low, op, [dict(sizes), dict(sizes)])
     run(low, op)
 
@@ -162,7 +156,6 @@ def _positions_along(low: Lowering, op: Op) -> None:
     set_sizes(low, op, [dict(at)])
     if axis in own:
         op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
-        low.types[op.inputs[0]] = replace(low.type(index), dtype="int64")
         low.define(op.outputs[0], computed_positions(low, op))
     else:
         lowering = LOWERINGS[op.type]
@@ -176,18 +169,18 @@ def _positions_in_all(low: Lowering, op: Op, axis: int) -> Entry:
     of, (index, x) = Maker(low), op.inputs
     shape, own, at = low.type(x).shape, sizes_of(low, x), sizes_of(low, index)
     given = low.type(index).shape
-    step: Entry = of.integer(1)
-    found: Entry = of.integer(0)
-    for i in reversed(range(len(shape))):
-        if i != axis:
-            along: Entry = positions(given, tuple(int(i == j) for j in range(len(shape))))
-        elif axis in own:
-            along = _from_front(low, op, low.entry(index), at, own[axis])
-        else:
-            along = in_range(low, op, low.entry(index), shape[axis])
-        found = of.add(found, of.mul(along, step))
-        step = of.mul(step, own[i].length if i in own else of.integer(shape[i]))
-    return found
+
+    def axes() -> Iterator[tuple[Entry, Entry]]:
+        for i in reversed(range(len(shape))):
+            if i != axis:
+                along: Entry = positions(given, tuple(int(i == j) for j in range(len(shape))))
+            elif axis in own:
+                along = _from_front(low, op, low.entry(index), at, own[axis])
+            else:
+                along = in_range(low, op, low.entry(index), shape[axis])
+            yield along, own[i].length if i in own else of.integer(shape[i])
+
+    return row_major(low, axes())[0]
 
 
 @rule("wrapped_index", "label_rows", "is_padding", "positions_nd")
@@ -203,12 +196,12 @@ def _positions(low: Lowering, op: Op) -> None:
 def _chosen(low: Lowering, op: Op, mask: str, value: bool) -> tuple[View, Size]:
     """The positions at which a mask has this value, and their number."""
     key = (mask, value)
-    if key not in low.selections:
+    if key not in low.derived.masks:
         entry = low.entry(mask)
         flags = masked(low, entry if value else Maker(low)("logical_not", entry), sizes_of(low, mask), False)
         at, size = selected(low, op, flags)
-        low.selections[key] = at, size
-    return low.selections[key]
+        low.derived.masks[key] = at, size
+    return low.derived.masks[key]
 
 
 def selected(low: Lowering, op: Op, flags: Entry) -> tuple[View, Size]:
@@ -223,11 +216,8 @@ def selected(low: Lowering, op: Op, flags: Entry) -> tuple[View, Size]:
 
 def _rows_at(low: Lowering, op: Op, x: View, at: View, out: View, size: Size | None = None, message: str = "") -> None:
     """``out[i] = x[at[i]]``. size: of the positions, if only the run tells it. `out` may have memory for more rows."""
-    inner = math.prod(x.shape[1:])
-    rows = ((x, x.shape[0]), (out, at.shape[0]))
-    flat = [View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in rows]
-    check = low.shared.check("index_out_of_range", message or "a row is out of range", op.location)
-    each = Gather(flat[0], at, flat[1], check, location=op.location)
+    check = low.shared.check("index_out_of_range", message or OUT_OF_RANGE, op.location)
+    each = gather_slabs(x, 0, at, out, check, op.location)
     low.add(each if size is None else Limited(each, size.bound, size.length, location=op.location))
 
 
@@ -236,7 +226,7 @@ def _split_by_mask(low: Lowering, op: Op) -> None:
     op = with_equal(low, op, (0, 0), (1, 0))
     x, mask = op.inputs
     if sizes_of(low, x) != sizes_of(low, mask) or sizes_of(low, x).keys() - {0}:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     rows = low.dense(low.entry(x))
     parts = [_chosen(low, op, mask, value) for value in (True, False)]
     set_sizes(low, op, [{0: size} for _, size in parts])
@@ -254,7 +244,7 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
     of = Maker(low)
     own = sizes_of(low, mask)
     if any(sizes_of(low, n).keys() - {0} for n in (yes, no)) or low.type(yes).shape[1:] != low.type(no).shape[1:]:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     set_sizes(low, op, [dict(own)])
     flags = low.entry(mask)
     out = low.type(op.outputs[0])

@@ -9,9 +9,8 @@ from core.ir import Op
 from core.plan.compose import Maker
 from core.plan.entries import positions
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import Axes, sizes_of, with_equal
+from core.plan.meeting_sizes import Axes, Incomparable, sizes_of, with_equal
 from core.plan.sized import rule, run, set_sizes, under, whole
-from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 
@@ -36,7 +35,7 @@ def _segments(low: Lowering, op: Op) -> None:
     op = with_equal(low, op, (0, 0), (1, 0))
     x, ids = op.inputs[:2]
     if sizes_of(low, x) != sizes_of(low, ids):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     own = _first(low, op.inputs[2]) if len(op.inputs) > 2 else {}
     set_sizes(low, op, [own])
     if own:

@@ -15,13 +15,14 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, View
 from core.plan.entries import Entry, positions
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import Axes, first_of, same_size, sizes_of
+from core.plan.meeting_sizes import Axes, Incomparable, first_of, same_size, sizes_of
 from core.plan.plan import NOT_COVERED
+from core.plan.row_major import row_major
 from core.plan.shapes import reshaped
 from core.plan.size_multiples import factors, scaled, total
 from core.plan.sized import clear_integers, masked, rule, set_sizes
 from core.plan.sizes import Size
-from core.plan.slabs import flat
+from core.plan.slabs import OUT_OF_RANGE, flat, slabs
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -57,7 +58,7 @@ def _with_ones(low: Lowering, op: Op) -> Op:
         at = axis % low.type(x).rank
         if at in sizes_of(low, x):
             if not low.target.expects:
-                raise Unsupported("sizes that only the run can compare")
+                raise Incomparable
             x = first_of(low, x, at, 1, True)
     return replace(op, inputs=(x,))
 
@@ -99,7 +100,7 @@ def _fitting(low: Lowering, op: Op, wanted: Axes) -> Axes:
     if known == also and sorted(map(id, one)) == sorted(map(id, other)):
         return wanted
     if not low.target.expects:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     if len(own[0]) == len(own[1]) == 1 and math.prod(shapes[0]) == math.prod(shapes[1]):
         (a,), (b,) = (each.values() for each in own)
         if a.bound == b.bound and same_size(low, a, b):
@@ -167,7 +168,7 @@ def _move(low: Lowering, op: Op, own: Axes, wanted: Axes) -> None:
     at = Maker(low)("minimum", at, last)
     places = low.dense(masked(low, at, {2 * i + 1: size for i, size in enumerate(sizes)}, 0))
     out = low.allocate(type.shape, type.dtype, op.outputs[0])
-    check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
+    check = low.shared.check("index_out_of_range", OUT_OF_RANGE, op.location)
     low.add(Gather(_by_rows(view, row), flat(places), _by_rows(out, row), check, location=op.location))
     low.define(op.outputs[0], out)
     clear_integers(low, op)
@@ -175,20 +176,20 @@ def _move(low: Lowering, op: Op, own: Axes, wanted: Axes) -> None:
 
 def _in_rows(low: Lowering, between: Sequence[int], sizes: Sequence[Size]) -> tuple[list[int], list[Size]]:
     """`between` and `sizes`, with the known factor of the last size among the elements behind that axis."""
-    base, times = low.multiples.get(sizes[-1], (sizes[-1], 1))
+    base, times = low.derived.multiples.get(sizes[-1], (sizes[-1], 1))
     return [*between[:-1], between[-1] * times], [*sizes[:-1], base]
 
 
 def _numbers(low: Lowering, shape: Sequence[int], sizes: Sequence[Size]) -> Entry:
     """The number of each row of the result in row-major order. shape: of the rows, every second axis an open one."""
-    of = Maker(low)
-    number: Entry = of.integer(1)
-    found: Entry = of.integer(0)
-    for axis in reversed(range(len(shape))):
-        along = positions(tuple(shape), tuple(int(i == axis) for i in range(len(shape))))
-        found = of.add(found, of.mul(along, number))
-        number = of.mul(number, sizes[axis // 2].length if axis % 2 else of.integer(shape[axis]))
-    return found
+    axes = [
+        (
+            positions(tuple(shape), tuple(int(i == axis) for i in range(len(shape)))),
+            sizes[axis // 2].length if axis % 2 else Maker(low).integer(shape[axis]),
+        )
+        for axis in reversed(range(len(shape)))
+    ]
+    return row_major(low, axes)[0]
 
 
 def _place(low: Lowering, number: Entry, between: Sequence[int], sizes: Sequence[Size], row: int) -> Entry:
@@ -210,5 +211,4 @@ def _place(low: Lowering, number: Entry, between: Sequence[int], sizes: Sequence
 
 def _by_rows(view: View, row: int) -> View:
     """A dense array as [1, rows, row]."""
-    count = math.prod(view.shape) // row
-    return View(view.root, view.dtype, (1, count, row), (count * row, row, 1), view.offset)
+    return slabs(view, (math.prod(view.shape) // row, row), 0)

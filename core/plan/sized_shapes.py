@@ -14,6 +14,7 @@ from core.plan.halves import narrowed
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
     Axes,
+    Incomparable,
     agreeing,
     first_of,
     known_size,
@@ -22,7 +23,7 @@ from core.plan.meeting_sizes import (
     sizes_of,
     with_known,
 )
-from core.plan.shapes import expanded, reshaped
+from core.plan.shapes import expanded, order_of_axes, reshaped
 from core.plan.sized import masked, rule, run, set_sizes, under, whole
 from core.plan.sized_sums import count_elements, summed
 from core.plan.sizes import Given, Size, bounds, tensor
@@ -85,7 +86,7 @@ def _expand_as(low: Lowering, op: Op) -> None:
     extra = low.type(like).rank - low.type(x).rank
     for axis, n in enumerate(low.type(x).shape):
         if n != 1 and not same_size(low, sizes_of(low, x).get(axis), sizes_of(low, like).get(axis + extra)):
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
     set_sizes(low, op, [dict(own)])
     low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
 
@@ -112,9 +113,9 @@ def _sum_to(low: Lowering, op: Op) -> None:
         elif size is not None and same_size(low, size, like):
             kept[axis] = size if like is None else like
         else:
-            raise Unsupported("sizes that only the run can compare")
+            raise Incomparable
     if op.type == "sum_to" and own.keys() - gone:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     declared = low.types[op.outputs[0]]
     assert isinstance(declared, TensorType)
     for axis, n in enumerate(declared.shape):
@@ -138,7 +139,7 @@ def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None
     """An array of an open size that the program takes for one of a known size: the run compares them."""
     of, view = Maker(low), low.stored(low.entry(op.inputs[0]))
     if shape[0] > size.bound:
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     fine = of("equal", size.length, of.integer(shape[0]))
     of.check(fine, "shape_mismatch", f"the first size is not {shape[0]}", op.location)
     set_sizes(low, op, [{}])
@@ -154,9 +155,8 @@ def _size(low: Lowering, op: Op) -> None:
 
 @rule("transpose")
 def _transpose(low: Lowering, op: Op) -> None:
-    own, rank, axes = sizes_of(low, op.inputs[0]), low.type(op.inputs[0]).rank, op.attrs["axes"]
-    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
-    set_sizes(low, op, [{order.index(i): s for i, s in own.items()}])
+    order = order_of_axes(op, low.type(op.inputs[0]).rank)
+    set_sizes(low, op, [{order.index(i): s for i, s in sizes_of(low, op.inputs[0]).items()}])
     run(low, op)
 
 
@@ -206,7 +206,7 @@ def _check_shape(low: Lowering, op: Op) -> None:
     for axis, wanted in enumerate(op.attrs["shape"]):
         if wanted != -1 and axis in sizes_of(low, x):
             if not low.target.expects or wanted > low.type(x).shape[axis]:
-                raise Unsupported("sizes that only the run can compare")
+                raise Incomparable
             x = first_of(low, x, axis, wanted, True)
     met = op.attrs["axes"]
     for i, j in zip(met[::2], met[1::2], strict=True):
@@ -222,7 +222,7 @@ def along_known(low: Lowering, op: Op) -> None:
     declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
     assert isinstance(declared, TensorType)
     if any(sizes_of(low, n) != own for n in op.inputs[:2]):
-        raise Unsupported("sizes that only the run can compare")
+        raise Incomparable
     if op.type == "one_hot":
         set_sizes(low, op, [dict(own)])
     else:

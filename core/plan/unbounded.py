@@ -17,10 +17,11 @@ from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import Axes, sizes_of
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
-from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread, taken
+from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
+from core.plan.slabs import taken
 from core.plan.unsupported import Unsupported
 
 __all__ = ["expect"]
@@ -300,7 +301,6 @@ def _step_rows(low: Lowering, op: Op) -> None:
     longest = of("minimum", of("maximum", longest, zero), of.integer(bound))
     set_sizes(low, op, [{}, {0: Size(bound, low.dense(longest))}])
     order = order_of(low, op, low.dense(of("neg", lengths)))
-    message = "a position is out of range"
     n = lengths.shape[0]
     if bound * n > MOST_COMPARISONS:
         raise Unsupported("steps of too many sequences")
@@ -308,7 +308,7 @@ def _step_rows(low: Lowering, op: Op) -> None:
     counts = low.dense(reshaped(low, of.reduce("sum", of.cast(longer, "int64"), frozenset({1})), (bound,)))
     step = spread(low, op, positions((bound,)), counts, rows, 0)
     rank = of("minimum", spread(low, op, zero, counts, rows, 1), of.integer(n - 1))
-    starts = taken(low, op, of("sub", ends, lengths), taken(low, op, order, rank, message), message)
+    starts = taken(low, op, of("sub", ends, lengths), taken(low, op, order, rank))
     fine = of("minimum", of("maximum", of.add(starts, step), zero), of.integer(rows - 1))
     low.define(op.outputs[0], fine)
     low.define(op.outputs[1], counts)

@@ -9,6 +9,7 @@ import pytest
 
 from core.plan import along_open, walk
 from core.plan.data import Root, View
+from core.plan.derived_sizes import DerivedSizes
 from core.plan.destinations import Destinations
 from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
@@ -42,7 +43,7 @@ def test_a_refused_op_undoes_what_it_did_to_the_sums(monkeypatch: pytest.MonkeyP
 
 def test_positions_of_a_slice_belong_to_their_size_alone(monkeypatch: pytest.MonkeyPatch):
     """A later size may have the address of an earlier one that exists no more."""
-    low: Any = SimpleNamespace(slices={})
+    low: Any = SimpleNamespace(derived=DerivedSizes())
     monkeypatch.setattr(along_open, "_new_places", lambda _low, _part, size: (size.bound, size.length))
 
     found = [along_open._places(low, slice(0, None, 1), Size(n + 1, scalar()))[0] for n in range(50)]
