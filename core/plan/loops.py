@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
@@ -45,37 +45,13 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     body: Block = op.attrs["sub_block"]
     roles = loop_roles(op)
     n = len(roles.carried)
-    if op.attrs["condition"] and op.attrs["reverse"]:
-        raise Unsupported("a loop with a condition that runs in reverse")
-    fixed = [i for i in range(n) if body.results[i] == body.params[i]]
-    arrays = [i for i in range(n) if i not in fixed and isinstance(body.types[body.params[i]], StackType)]
-    moving = [i for i in range(n) if i not in fixed and i not in arrays]
-    if op.attrs["condition"] and 0 in fixed:
-        raise Unsupported("a loop whose condition is constant")
-    if op.attrs["counter"] in fixed:
-        raise Unsupported("a trip counter that never changes")
+    fixed, arrays, moving = _kinds_of_carried(op, n)
 
     inner = Lowering(body, low.shared, outer=low, loop=op)
     taken = {name: held_type(low, name) for name in op.inputs}
     largest = body_types(op, taken, low.shared.expected, low.shared.known)
     inner.types |= {name: type for name, type in largest.items() if isinstance(type, TensorType)}
-    states: list[State] = []
-    state_of: dict[int, State] = {}
-    rooms: dict[int, Room] = {}
-    kept: dict[str, Axes] = {}
-    for i in moving:
-        if steady and _keeps_sizes(low, inner, op, i):
-            kept[body.results[i]] = dict(low.sizes[op.inputs[i]])
-            low.types[op.outputs[i]] = inner.type(body.params[i])
-            low.sizes[op.outputs[i]] = inner.sizes[body.params[i]] = kept[body.results[i]]
-        elif is_open(body.types[body.params[i]]):
-            state_of[i], lengths, rooms[i] = _open_state(low, inner, op, i)
-            states += [state_of[i], *lengths]
-            continue
-        elif is_open(body.types[body.results[i]]):
-            raise Unsupported("a carried array whose size only the run tells")
-        state_of[i] = _state(low, inner, op, i)
-        states.append(state_of[i])
+    carried = _carried_states(low, inner, op, moving, steady)
     grown = {i: _array_of(low, op, inner, i, largest.get(body.params[i])) for i in arrays}
     for i in (*fixed, *roles.captured):
         adopt(low, inner, op.inputs[i], body.params[i])
@@ -85,14 +61,14 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     slots = [slot_of(inner, name) for name in body.results[n:]]
 
     lower_ops(inner)
-    for name, sizes in kept.items():
+    for name, sizes in carried.kept.items():
         _check_kept(inner, name, sizes)
     made = [
         record(low, inner, output, name, root, length, [stack for stack, _ in over])
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
     ]
     records = [*made, *sizes_recorded(inner)]
-    for i, each in rooms.items():
+    for i, each in carried.rooms.items():
         put(inner, body.results[i], each)
     carry(inner, [(body.results[i], array) for i, array in grown.items()])
     sequence = Sequence(inner.finish())
@@ -102,23 +78,24 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     )
     loop = Loop(
         sequence,
-        tuple(states),
+        tuple(carried.states),
         op.attrs["condition"],
         tuple(over),
         tuple(records),
         op.attrs["reverse"],
         ops=len(body.ops),
         limits=limits,
-        counter=state_of.get(op.attrs["counter"]),
+        counter=carried.state_of.get(op.attrs["counter"]),
         outside=outer_roots(sequence, inner.own),
         filled=filled_roots(sequence, inner.own),
         location=op.location,
     )
-    counters = {s.now for i, s in state_of.items() if _counts(inner, body.params[i], body.results[i])}
+    counters = {s.now for i, s in carried.state_of.items() if _counts(inner, body.params[i], body.results[i])}
     terms = low.target.products.terms
     loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
     low.add(with_panels(low, loop, inner.own))
-    for i, state in state_of.items():
+
+    for i, state in carried.state_of.items():
         low.define(op.outputs[i], state.final)
     for i, array in grown.items():
         low.define(op.outputs[i], array)
@@ -128,6 +105,62 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
         low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], made, strict=True):
         low.define(name, recording)
+
+
+# --- carried values ---------------------------------------------------------------------------------------------
+
+
+def _kinds_of_carried(op: Op, n: int) -> tuple[list[int], list[int], list[int]]:
+    """The carried values that no trip changes, the tensor arrays among the others, and the arrays. n: how many in all.
+
+    Raises Unsupported for a loop that generated code cannot run.
+    """
+    body: Block = op.attrs["sub_block"]
+    if op.attrs["condition"] and op.attrs["reverse"]:
+        raise Unsupported("a loop with a condition that runs in reverse")
+    fixed = [i for i in range(n) if body.results[i] == body.params[i]]
+    arrays = [i for i in range(n) if i not in fixed and isinstance(body.types[body.params[i]], StackType)]
+    moving = [i for i in range(n) if i not in fixed and i not in arrays]
+    if op.attrs["condition"] and 0 in fixed:
+        raise Unsupported("a loop whose condition is constant")
+    if op.attrs["counter"] in fixed:
+        raise Unsupported("a trip counter that never changes")
+    return fixed, arrays, moving
+
+
+@dataclass(slots=True)
+class _Carried:
+    """The states of the arrays that trips change.
+
+    states:   of all, and of their open sizes that change, in the order of the loop.
+    state_of: carried value -> its state.
+    rooms:    carried value with open sizes that change -> the memory that a trip writes.
+    kept:     result of the body -> the open sizes that it has before the first trip, and must have after each.
+    """
+
+    states: list[State] = field(default_factory=list)
+    state_of: dict[int, State] = field(default_factory=dict)
+    rooms: dict[int, Room] = field(default_factory=dict)
+    kept: dict[str, Axes] = field(default_factory=dict)
+
+
+def _carried_states(low: Lowering, inner: Lowering, op: Op, moving: list[int], steady: bool) -> _Carried:
+    """The states of the carried values `moving`. steady: whether those with open sizes keep them, where they may."""
+    body, found = inner.block, _Carried()
+    for i in moving:
+        if steady and _keeps_sizes(low, inner, op, i):
+            sizes = dict(low.sizes[op.inputs[i]])
+            low.types[op.outputs[i]] = inner.type(body.params[i])
+            low.sizes[op.outputs[i]] = inner.sizes[body.params[i]] = found.kept[body.results[i]] = sizes
+        elif is_open(body.types[body.params[i]]):
+            found.state_of[i], lengths, found.rooms[i] = _open_state(low, inner, op, i)
+            found.states += [found.state_of[i], *lengths]
+            continue
+        elif is_open(body.types[body.results[i]]):
+            raise Unsupported("a carried array whose size only the run tells")
+        found.state_of[i] = _state(low, inner, op, i)
+        found.states.append(found.state_of[i])
+    return found
 
 
 def _keeps_sizes(low: Lowering, inner: Lowering, op: Op, i: int) -> bool:
