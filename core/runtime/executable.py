@@ -154,22 +154,7 @@ class Executable:
         (`core.runtime.expecting`). The step with that size has the bytes of the new code.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
         """
-        args = []
-        taken = 0
-        for variable, dtype in zip(self.inputs, self._dtypes, strict=True):
-            if variable.role == "key":
-                args.append(xp.asarray(key_of(seed, step)))
-                continue
-            if variable.name not in values:
-                raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
-            value = values[variable.name]
-            if type(value) is not xp.ndarray or value.dtype != dtype or value.shape != variable.type.shape:
-                value = checked(variable, value, xp)
-            args.append(value)
-            taken += 1
-        if taken != len(values):
-            unknown = values.keys() - {v.name for v in self.inputs}
-            raise ProgramError(f"the program has no feed, parameter or state {min(unknown)!r}", "feed_unknown")
+        args = self._arguments(values, seed, step, xp)
         limits = limits or RunLimits()
         if self.interpreter.largest > limits.max_bytes:
             raise ExecutionError(
@@ -192,6 +177,26 @@ class Executable:
         if times is not None:
             times.seconds += time.perf_counter() - started
         return self.outputs([r if isinstance(r, xp.ndarray) else xp.asarray(r) for r in results], run)
+
+    def _arguments(self, values: Mapping[str, Any], seed: int, step: int, xp: ModuleType) -> list[Any]:
+        """The arguments of the block, in their order: the checked `values`, and the key of this step."""
+        args = []
+        taken = 0
+        for variable, dtype in zip(self.inputs, self._dtypes, strict=True):
+            if variable.role == "key":
+                args.append(xp.asarray(key_of(seed, step)))
+                continue
+            if variable.name not in values:
+                raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
+            value = values[variable.name]
+            if type(value) is not xp.ndarray or value.dtype != dtype or value.shape != variable.type.shape:
+                value = checked(variable, value, xp)
+            args.append(value)
+            taken += 1
+        if taken != len(values):
+            unknown = values.keys() - self._names
+            raise ProgramError(f"the program has no feed, parameter or state {min(unknown)!r}", "feed_unknown")
+        return args
 
     def admit(self, run: Run, as_machine_code: bool) -> None:
         """Refuse `run` if its predicted peak exceeds the memory that is left. Raises OutOfMemory."""
