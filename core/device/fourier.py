@@ -1,7 +1,7 @@
 """Discrete Fourier transforms on a device: a block of threads has some lines, whose numbers lie in its shared memory.
 
-The passes are those of `core.codegen.fourier`, and so are the bits: threads share the butterflies of each pass, and
-meet behind it. Lines that are too long for shared memory lie in scratch memory of the block.
+The passes are those of `core.codegen.fourier_lines`, and so are the bits: threads share the butterflies of each pass,
+and meet behind it. Lines that are too long for shared memory lie in scratch memory of the block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from core.codegen.fourier import Lines, Number
+from core.codegen.complex_numbers import Number
+from core.codegen.fourier_lines import Lines
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.module import Module
 from core.codegen.vector_slices import move
