@@ -108,7 +108,7 @@ class KernelCalls(StepWriter):
             name = self.gather_function(inner)
             end = f.binary("mul", length, I64(indexed_units(inner) // each.bound))
             self.module.polls |= is_long(gather_work(inner))
-            addresses = [*map(self.address, (inner.x, inner.index, inner.out)), self.base(self.plan.error.root)]
+            addresses = [*map(self.address, (inner.x, inner.index, inner.out)), self.error_word]
             self.up_to(name, addresses, f"i64 {inner.check}, ", end, parallel.indexed_chunks(inner, self.threads))
         elif isinstance(inner, Kernel):
             name, addresses, chunks, room = self.kernel_parts(inner)
@@ -232,7 +232,7 @@ class KernelCalls(StepWriter):
         name = self.module.function(key, "lists", lambda name: rounded_scatter.list_function(name, each))
         lists = self.f.at(self.f.param("arena"), I64(self.arena.size + self.others_scratch), "uint8")
         self.module.scratch = max(self.module.scratch, self.others_scratch + scratch_of(each))
-        given = self.address(each.index), self.base(self.plan.error.root), lists, I64(each.check)
+        given = self.address(each.index), self.error_word, lists, I64(each.check)
         self.f.do(f"call void @{name}({', '.join(map(str, given))})")
         if is_long(rounded_scatter.list_work(each)):
             self.poll()  # the sums use the lists as positions
@@ -240,7 +240,7 @@ class KernelCalls(StepWriter):
 
     def _indexed(self, name: str, each: Gather | ScatterAdd, more: Iterable[IRValue] = ()) -> None:
         self.module.polls |= is_long(gather_work(each))
-        addresses = [*map(self.address, (each.x, each.index, each.out)), self.base(self.plan.error.root)]
+        addresses = [*map(self.address, (each.x, each.index, each.out)), self.error_word]
         if isinstance(each, ScatterAdd) and each.rows is not None:
             addresses.append(self.address(each.rows))
         addresses += more
@@ -276,7 +276,7 @@ class KernelCalls(StepWriter):
             each.kind,
             lambda name: kernels.kernel_function(self.module, name, each),
         )
-        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
+        addresses = [*map(self.address, each.views), self.error_word]
         room = kernels.scratch_bytes(each)
         self.module.polls |= is_long(kernels.work(each))
         chunks = parallel.kernel_chunks(each, self.threads)

@@ -48,6 +48,11 @@ class StepWriter(ABC):
         self.spent = 0
         self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
 
+    @property
+    def error_word(self) -> IRValue:
+        """The address of the error word, for kernels that may fail."""
+        return self.base(self.plan.error.root)
+
     # --- stopping ------------------------------------------------------------------------------------------------
 
     @contextmanager

@@ -94,14 +94,7 @@ class DeviceBoundStep:
         count, places = len(inputs), [i for i, _ in picks_of(executable)]
         first = [None if i in fed else self._own(v, values[v.name]) for i, v in enumerate(inputs)] + region.results()
         swapped = [(read, count + places[i]) for read, i in _swapped(executable)]
-        turns = [first]
-        for last in range(sets - 2, -1, -1):
-            own = set(range(len(first) - count)) - (set() if last else {i - count for _, i in swapped})
-            turns.append(turns[-1][:count] + region.results(own))
-            for read, written in swapped:
-                turns[-1][read] = turns[-2][written]
-                if not last:
-                    turns[-1][written] = first[read]
+        turns = _sets_of_arrays(region, first, count, swapped, sets)
         self._tables = updated_tables(executable)
         self._table_arrays = {each.name: first[each.number] for each in self._tables}
         views = {each.name: region.plan.results[each.values] for each in self._tables}
@@ -358,6 +351,27 @@ class DeviceBoundStep:
 
     def _own(self, variable: Any, value: Any) -> Any:
         return self._region.readable(checked(variable, value, self._driver.xp))
+
+
+def _sets_of_arrays(
+    region: DeviceRegion, first: list[Any], count: int, swapped: Sequence[tuple[int, int]], sets: int
+) -> list[list[Any]]:
+    """The arrays of each turn. Each reads values where the turn before it writes them, the first one after the last.
+
+    first:   the arrays of the first turn: `count` inputs, then the results.
+    swapped: (position of an input, position of the result that is its next value) pairs.
+    """
+    turns = [first]
+    for turn in range(1, sets):
+        before, is_last = turns[-1], turn == sets - 1
+        given = {written - count for _, written in swapped} if is_last else set()
+        arrays = before[:count] + region.results(set(range(len(first) - count)) - given)
+        for read, written in swapped:
+            arrays[read] = before[written]
+            if is_last:
+                arrays[written] = first[read]
+        turns.append(arrays)
+    return turns
 
 
 def _gather_and_update(gathers: Behind | None, updates: TableUpdates, number: int, stream: Stream) -> None:

@@ -294,7 +294,7 @@ class DeviceStep(DeviceWriter):
         )
         make = lambda name: convolution_kernel(name, each, self.launch, self.rules, plan, stage)
         name = self.function(key, each.kind, make)
-        self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
+        self._call(name, each.views, [scratch, *self._failing(each.check)])
 
     def limited(self, each: Limited) -> None:
         """Write the part of an instruction that the length of its arrays asks for. All threads read one length."""
@@ -347,7 +347,7 @@ class DeviceStep(DeviceWriter):
         key = ("gather", *((v.shape, v.dtype) for v in views))
         name = self.function(key, "gather", lambda name: gather_kernel(name, each, self.launch))
         end = I64(math.prod(each.out.shape)) if end is None else end
-        self._call(name, views, [self.base(self.plan.error.root), I64(each.check), end])
+        self._call(name, views, [*self._failing(each.check), end])
 
     def scatter(self, each: ScatterAdd) -> None:
         views = scatter_views(each)
@@ -361,32 +361,30 @@ class DeviceStep(DeviceWriter):
         )
         name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch))
         scratch = self.scratch(scatter_scratch(each, self.launch))
-        self._call(name, views, [scratch, self.base(self.plan.error.root), I64(each.check)])
+        self._call(name, views, [scratch, *self._failing(each.check)])
 
     def kernel(self, each: Kernel) -> None:
-        """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
         if each.kind == NO_ROWS:
             (out,) = each.views
             self.fill(out, identity(each.spec, out.dtype))
-            return
-        if each.kind in SYSTEMS:
+        elif each.kind in SYSTEMS:
             key = ("block", each.kind, each.spec)
             name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
-            self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
-            return
-        found = None if self._group is None else tiled(each, self._threads(self.processors), self.rules)
-        if found is not None:
+            self._call(name, each.views, self._failing(each.check))
+        elif self._group is not None and (found := tiled(each, self._threads(self.processors), self.rules)) is not None:
             self._grouped_convolution(each, *found)
-            return
-        if has_kernel(each):
+        elif has_kernel(each):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
             own = ("device", each.kind, each.spec, starts)
-            name = self.function(
-                own, each.kind, lambda name: device_kernel(self.module, name, each, self.launch, self.rules)
-            )
+            make = lambda name: device_kernel(self.module, name, each, self.launch, self.rules)
+            name = self.function(own, each.kind, make)
             scratch = self.scratch(device_scratch(each, self.launch, self.rules))
-            self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
-            return
+            self._call(name, each.views, [scratch, *self._failing(each.check)])
+        else:
+            self._shared_units(each)
+
+    def _shared_units(self, each: Kernel) -> None:
+        """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
         f = self.f
         name = self.module.function(
             (each.kind, each.spec, len(each.views)), each.kind,
@@ -395,7 +393,7 @@ class DeviceStep(DeviceWriter):
         room, total = kernels.scratch_bytes(each), kernels.units(each)
         chunks = min(total, self.launch.total, MOST_SCRATCH // room if room else total)
         task = parallel.kernel_task(self.module, name, each, max(chunks, 1))
-        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
+        addresses = [*map(self.address, each.views), self.error_word]
         if room:
             addresses.append(self.scratch(chunks * room))
         context = f.fresh("context")
@@ -405,6 +403,10 @@ class DeviceStep(DeviceWriter):
         number = self.launch.number(f)
         with f.when(f.compare("icmp slt", number, I64(max(chunks, 1)))):
             f.do(f"call void @{task}(ptr {context}, {number})")
+
+    def _failing(self, check: int) -> tuple[IRValue, IRValue]:
+        """The arguments of a kernel that may fail: the address of the error word, and the number of its check."""
+        return self.error_word, I64(check)
 
     def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
         self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
