@@ -1,6 +1,7 @@
 """A worker process: it reads calls from a socket, runs their handlers, and sends the answers.
 
-main       the process: start, the loop over calls, answers and errors
+main       the process: its start, and the loop over calls
+answers    the answers to calls: results and errors
 state      the state that handlers share, and the stop signal of a call
 handlers   the table of handlers, and the handlers about programs
 sessions   handlers about sessions
@@ -33,11 +34,14 @@ executables  the executables of all programs, bounded by their memory
 documents  documents of programs: their limits, and whether reading takes long
 gpu        machine code for a GPU, after a test with the deadline of `gpu_deadline`
 memory     the memory that the worker may use, and what it uses
-compiling  compilation in a thread, while the worker serves other calls
+compiling  compilations in threads, while the worker serves other calls
+compilation  one of them, as data
+turns      the compilation that runs Python code at a time
 last_step  reuse of a session's last step
 stored_values  the initial values of registered programs
 given      checks of the values of a request: all mistakes, with their places
 given_gradients  the same for the gradients of an update
 running    one run of an executable, and its answer
+finite     whether its outputs are finite, and the norms of its gradients
 tables     in-place updates of tables with sparse gradients
 """

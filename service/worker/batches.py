@@ -22,10 +22,11 @@ from core.optim.rates import Rates
 from core.runtime.bound_step import BoundStep
 from core.runtime.sparse_rows import RowArray
 from service.worker.computed import AccumulatedStep, Computed, one_step, steps_for
+from service.worker.finite import judged, with_global
 from service.worker.last_step import last_step
 from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.running import judged, limits_of, message_of, runs, wanted, with_global
+from service.worker.running import limits_of, message_of, runs, wanted
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
@@ -207,7 +208,12 @@ class _Answers:
             finite = has_finite_gradients  # the values are judged when they have come
         else:
             finite, norms = judged(
-                self._state, out, returned, require_finite, has_finite_gradients, compiled.executable
+                self._state,
+                out,
+                with_norms=returned != "none",
+                require_finite=require_finite,
+                has_finite_gradients=has_finite_gradients,
+                executable=compiled.executable,
             )
         sent: Arrays = {}
         put = self._put if send is None else partial(self._put, sent=sent)

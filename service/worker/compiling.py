@@ -15,85 +15,30 @@ each try, and never end.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from core.ir.stop import watched_by
 from service.logs import FIELDS
+from service.worker.compilation import Abandoned, Compilation, CompilationPending
+from service.worker.turns import YOUNG_S, TurnOf, Turns
 
-__all__ = ["Compilation", "CompilationPending", "Compilations"]
-
-log = logging.getLogger("backpass.worker")
+__all__ = ["Compilations"]
 
 UNCLAIMED = 64  # results to keep for calls that may never be sent again
 STACK_BYTES = 64 * 2**20  # deeply nested programs need deep recursion
-
-SLICE_S = 0.005
-"""Time for which a compilation runs between two decisions about whose turn it is."""
-
-PAUSE_S, PAUSE_SHARE = 0.004, 2.0
-"""A compilation pauses while the worker serves a call: for at most PAUSE_S at a time, and for at most PAUSE_SHARE times
-as long as it runs. Under uninterrupted calls a compilation thus keeps a third of its speed."""
-
-STEP_S = 0.0002
-"""Time between two looks at the call during a pause."""
 
 LONGEST_S = 300.0
 """Most seconds for which a compilation goes on after the deadline of the last call that waited for it. Up to this
 limit, it gets as many as it has taken so far."""
 
-YOUNG, YOUNG_S, MOST = 6, 1.0, 16
+YOUNG, MOST = 6, 16
 """A compilation begins while fewer than YOUNG others have run for less than YOUNG_S seconds, and fewer than MOST have
 begun. The others wait in a queue."""
-
-
-class CompilationPending(Exception):
-    """The call needs the result of `compilation`, which is not done. Handlers let it pass and change no state."""
-
-    def __init__(self, compilation: Compilation) -> None:
-        super().__init__("the call waits for a compilation")
-        self.compilation = compilation
-
-
-class _Abandoned(Exception):
-    """No call waits for the compilation any more."""
-
-
-@dataclass(eq=False, slots=True)
-class Compilation:
-    """One compilation.
-
-    waiting:   numbers of the calls that wait for it.
-    owner:     the owner of `begin`; it goes on without a call that waits for it.
-    end:       time of the monotonic clock at which it ends without a result, because nobody needs it.
-    began:     time at which it began to run.
-    seconds:   time for which it has run Python code.
-    fields:    members of its log lines: those of the call that requested it first.
-    """
-
-    key: Hashable
-    compile: Callable[[], Any]
-    done: bool = False
-    value: Any = None
-    error: Exception | None = None
-    waiting: set[int] = field(default_factory=set)
-    owner: Hashable = None
-    end: float = math.inf
-    began: float = math.inf
-    seconds: float = 0.0
-    fields: dict[str, str] = field(default_factory=FIELDS.get)
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether nobody needs it any more."""
-        return self.end <= time.monotonic()
 
 
 class Compilations:
@@ -111,7 +56,7 @@ class Compilations:
         self._queue: deque[Compilation] = deque()
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
-        self._turns = _Turns(self._grown_old)
+        self._turns = Turns(self._grown_old)
         self._running: set[Compilation] = set()
         self._threads = 0
         self._free = 0
@@ -262,12 +207,12 @@ class Compilations:
     def _run(self, compilation: Compilation) -> None:
         """Run one compilation, and report its end to the calls that wait for it."""
         FIELDS.set(compilation.fields)
-        watch = _TurnOf(self._turns, compilation)
+        watch = TurnOf(self._turns, compilation)
         value = error = None
         try:
             with watch.turn(), watched_by(watch):
                 value = compilation.compile()
-        except _Abandoned:
+        except Abandoned:
             with self._lock:
                 self._running.discard(compilation)
                 if compilation.abandoned:
@@ -291,115 +236,3 @@ class Compilations:
         done = [key for key, compilation in self._compilations.items() if compilation.done]
         for key in done[:-UNCLAIMED]:
             del self._compilations[key]
-
-
-class _Turns:
-    """Decides which compilation runs Python code: the one that has run for the shortest time.
-
-    serving: whether the worker serves a call.
-    current: the compilation whose turn it is. ready: those that wait for their turn.
-    """
-
-    def __init__(self, grown_old: Callable[[], None]) -> None:
-        """grown_old: called when a compilation has run for YOUNG_S."""
-        self.grown_old = grown_old
-        self.serving = False
-        self.changed = threading.Condition()
-        self.current: _TurnOf | None = None
-        self.ready: list[_TurnOf] = []
-
-    def first(self) -> _TurnOf | None:
-        """The ready compilation that has run for the shortest time. The caller holds `changed`."""
-        return min(self.ready, key=lambda each: each.compilation.seconds, default=None)
-
-    def look(self) -> None:
-        """Let abandoned compilations end that wait for their turn."""
-        with self.changed:
-            self.changed.notify_all()
-
-
-class _TurnOf:
-    """The turns of one compilation: a `core.ir.stop.Watch`."""
-
-    def __init__(self, turns: _Turns, compilation: Compilation) -> None:
-        self.compilation = compilation
-        self._turns = turns
-        self._began = 0.0
-        self._may_pause = PAUSE_S  # seconds
-        self._waiting = False
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Inside the context, only this compilation runs, except where it polls or waits."""
-        self._take()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        self._leave()
-        self._waiting = True
-        try:
-            yield
-        finally:
-            self._waiting = False
-            self._take()
-
-    def poll(self) -> None:
-        if self.compilation.abandoned:
-            raise _Abandoned
-        if self._waiting:
-            return
-        ran = time.perf_counter() - self._began
-        if self._turns.serving and self._may_pause > STEP_S:
-            self._pause(ran)
-        elif ran > SLICE_S:
-            self._count(ran)
-            with self._turns.changed:
-                first = self._turns.first()
-                shorter = first is not None and first.compilation.seconds < self.compilation.seconds
-            if shorter:
-                self._leave()
-                self._take()
-
-    def _count(self, ran: float) -> None:
-        before = self.compilation.seconds
-        self.compilation.seconds += ran
-        if before < YOUNG_S <= self.compilation.seconds:
-            self._turns.grown_old()
-        self._may_pause = min(PAUSE_S, self._may_pause + PAUSE_SHARE * ran)
-        self._began = time.perf_counter()
-
-    def _pause(self, ran: float) -> None:
-        self._count(ran)
-        end = self._began + self._may_pause
-        while self._turns.serving and time.perf_counter() < end:
-            time.sleep(STEP_S)
-        now = time.perf_counter()
-        self._may_pause -= now - self._began
-        self._began = now
-
-    def _take(self) -> None:
-        """Wait for the turn. Raises _Abandoned."""
-        turns = self._turns
-        with turns.changed:
-            turns.ready.append(self)
-            while turns.current is not None or turns.first() is not self:
-                if self.compilation.abandoned:
-                    turns.ready.remove(self)
-                    turns.changed.notify_all()
-                    raise _Abandoned
-                turns.changed.wait()
-            turns.ready.remove(self)
-            turns.current = self
-        self._began = time.perf_counter()
-
-    def _leave(self) -> None:
-        turns = self._turns
-        with turns.changed:
-            if turns.current is self:
-                self._count(time.perf_counter() - self._began)
-                turns.current = None
-                turns.changed.notify_all()

@@ -12,7 +12,7 @@ from core.compiler.compile import Outputs
 from core.ir.errors import ExecutionError
 from core.optim.rates import Rates
 from core.runtime.sparse_rows import RowArray
-from service.worker.running import judged
+from service.worker.finite import judged
 from service.worker.state import WorkerState
 
 __all__ = ["Curves", "scalar"]
@@ -44,7 +44,7 @@ class Curves:
             norm = global_norm(out.gradients)
             finite = math.isfinite(norm) or all(map(_is_finite, out.gradients.values()))
         else:
-            _, norms = judged(state, out, "norms", require_finite=False)
+            _, norms = judged(state, out, with_norms=True, require_finite=False)
             norm = math.hypot(*norms.values())
             finite = all(map(math.isfinite, norms.values()))
         loss = scalar(state, out.loss)

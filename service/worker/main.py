@@ -16,43 +16,33 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from core.device.driver import DeviceFault
-from core.ir.errors import CoreError, OutOfMemory, ProgramError
-from core.ir.stop import watched_by
 from service import gpu_tests, logs
 from service.ipc import messages
 from service.ipc.messages import (
     Call,
-    Failed,
     Forget,
     Frames,
-    FromWorker,
-    Part,
     Ready,
-    Returned,
     Start,
-    Tensor,
     ToWorker,
 )
-from service.ipc.shared_memory import SharedMemoryReader, SharedMemoryWriter, extent
 from service.ipc.signal_page import SignalPage
-from service.worker.compiling import CompilationPending, Compilations
-from service.worker.memory import DeviceMemory, HostMemory, require, volunteer_for_the_killer
+from service.worker.answers import Answers, Send
+from service.worker.compilation import CompilationPending
+from service.worker.compiling import Compilations
+from service.worker.memory import DeviceMemory, HostMemory, volunteer_for_the_killer
 from service.worker.state import Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
-EXIT_DEVICE_LOST = 70
 DEVICE_S = 1.0
 CACHED = 6  # programs, executables and steps of tapes may each take one part in six of the memory for arrays
 OP_BYTES = 1_000  # memory of an op in a program or in a step of a tape
@@ -227,176 +217,35 @@ def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
     return messages.decode_to_worker(payload), descriptors
 
 
-def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: SignalPage) -> int:
-    requests, answers = SharedMemoryReader(), SharedMemoryWriter()
-    if state.host_memory is not None:
-        state.host_memory.answers = lambda: answers.nbytes
+def _serve(send: Send, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: SignalPage) -> int:
+    answers = Answers(send, handlers, state)
+    compilations = state.compilations
+    assert compilations is not None
     while True:
         try:
             call, descriptors = _next(frames)
         except (EOFError, ConnectionError):
             return 0
         if isinstance(call, Forget):
-            if state.compilations is not None:
-                state.compilations.forget(call.number, call.again)
+            compilations.forget(call.number, call.again)
             continue
         if not isinstance(call, Call):
             raise ProtocolError(f"expected Call, got a second {type(call).__name__}")
-        answers.trim()  # the service has read the previous answer before it sends a call
+        answers.trim()
         logs.FIELDS.set(call.fields)
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
         state.answer_bytes = call.args.get("answer_bytes")
-        state.send_part = partial(_send_part, send, call.number, state, answers)
-        compilations = state.compilations
-        assert compilations is not None
         compilations.serving = True
         try:
-            answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
-            requests.trim()
-            send(answer, tuple(sent_along))
+            answers.send(call, descriptors)
         except CompilationPending as pending:
-            requests.trim()
             send(messages.encode(messages.Parked(call.number)))
             compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
         except OSError:
             return 0
         finally:
             compilations.serving = False
-
-
-def _answer(
-    call: Call,
-    descriptors: list[int],
-    handlers: Mapping[str, Handler],
-    state: WorkerState,
-    requests: SharedMemoryReader,
-    answers: SharedMemoryWriter,
-) -> tuple[bytes, list[int]]:
-    """(payload of the answer to `call`, descriptors to send with it). A handler's exception becomes the answer."""
-    try:
-        for descriptor in descriptors:
-            requests.attach(descriptor)
-        return _returned(call, handlers, state, requests, answers)
-    except CompilationPending:
-        raise
-    except CoreError as error:
-        kind = "program" if isinstance(error, ProgramError) else "execution"
-        if error.code == "out_of_memory":
-            kind = "memory"
-            state.free_device_memory()
-        failed = _failed(call, state, kind, error.code, error.message, _problem(error))
-    except MemoryError as error:
-        state.free_device_memory()
-        log.warning("call %d (%s) ran out of memory: %s", call.number, call.op, error)
-        failed = _failed(call, state, "memory", "out_of_memory", f"the worker ran out of memory: {error}")
-    except DeviceFault as error:
-        _end(error)
-    except Exception:
-        log.exception("call %d (%s) failed inside its handler", call.number, call.op)
-        _end_if_device_lost(state)
-        failed = _failed(call, state, "internal", "internal", "the call failed inside the worker")
-    try:
-        return messages.encode(failed), []
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        log.exception("the error of call %d (%s) cannot be sent", call.number, call.op)
-        return messages.encode(_failed(call, state, "internal", "internal", "the call failed inside the worker")), []
-
-
-def _returned(
-    call: Call,
-    handlers: Mapping[str, Handler],
-    state: WorkerState,
-    requests: SharedMemoryReader,
-    answers: SharedMemoryWriter,
-) -> tuple[bytes, list[int]]:
-    began = time.monotonic_ns()
-    started = time.perf_counter()
-    if call.tensors and not call.data:
-        require(state.host_memory, extent(call.tensors), "the request")
-    tensors = requests.read(call.tensors, call.data)
-    read = time.perf_counter()
-    with watched_by(state.stop):
-        result, computed = handlers[call.op](state, call.args, tensors)
-    done = time.perf_counter()
-
-    def returned(described: tuple[Tensor, ...], data: bytearray) -> Returned:
-        timing = {
-            "transfer_in": (read - started) * 1e3,
-            "compute": (done - read) * 1e3,
-            "transfer_out": (time.perf_counter() - done) * 1e3,
-        }
-        compile_ms = state.compile_seconds * 1e3
-        return Returned(call.number, result, described, data, timing, state.residents, compile_ms, began)
-
-    return _written(state, answers, computed, returned)
-
-
-def _send_part(
-    send: _Sender,
-    number: int,
-    state: WorkerState,
-    answers: SharedMemoryWriter,
-    result: dict[str, Any],
-    computed: Mapping[str, Any],
-) -> None:
-    """Send a part of the answer to call `number`. Raises OSError when the service closed the socket."""
-    payload, sent_along = _written(state, answers, computed, lambda *placed: Part(number, result, *placed))
-    send(payload, tuple(sent_along))
-
-
-def _written(
-    state: WorkerState,
-    answers: SharedMemoryWriter,
-    computed: Mapping[str, Any],
-    message: Callable[[tuple[Tensor, ...], bytearray], FromWorker],
-) -> tuple[bytes, list[int]]:
-    """Copy the arrays into place; returns (payload of the message about them, descriptors to send with it)."""
-    try:
-        require(state.host_memory, sum([array.nbytes for array in computed.values()]), "the answer")
-    except OutOfMemory as error:  # the call may have taken effect, as it has when `put` raises this error
-        raise MemoryError(error.message) from error
-    described, data, descriptor = answers.put({name: state.to_host(array) for name, array in computed.items()})
-    try:
-        payload = messages.encode(message(described, data))
-    except BaseException:
-        if descriptor is not None:
-            answers.close()  # the service did not get its descriptor, so later answers must not use this file
-        raise
-    return payload, [] if descriptor is None else [descriptor]
-
-
-def _failed(
-    call: Call, state: WorkerState, kind: str, code: str, message: str, problem: dict[str, Any] | None = None
-) -> Failed:
-    document = problem or {"code": code, "message": message, "location": None, "problems": []}
-    return Failed(call.number, kind, code, message, document, state.residents)
-
-
-def _problem(error: CoreError) -> dict[str, Any]:
-    problems = [asdict(problem) for problem in error.problems]
-    location = asdict(error.location) if error.location is not None else None
-    found: dict[str, Any] = {"code": error.code, "message": error.message, "location": location, "problems": problems}
-    if isinstance(error, OutOfMemory):
-        found |= {"wanted_bytes": error.wanted, "allowed_bytes": error.allowed}
-    return found
-
-
-def _end_if_device_lost(state: WorkerState) -> None:
-    """End the process if its GPU context is broken: only a new process can use CUDA after an illegal access."""
-    if state.device != "cuda":
-        return
-    try:
-        state.xp.cuda.runtime.deviceSynchronize()
-    except state.xp.cuda.runtime.CUDARuntimeError as error:
-        _end(error)
-
-
-def _end(error: Exception) -> NoReturn:
-    """End the process, because its GPU has failed."""
-    log.critical("ending this worker, because its GPU context is broken: %s", error)
-    logging.shutdown()
-    os._exit(EXIT_DEVICE_LOST)
 
 
 if __name__ == "__main__":

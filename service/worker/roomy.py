@@ -13,7 +13,7 @@ from core.compiler.compile import Executable
 from core.compiler.room import larger_bytes, largest_with_room, room_for
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
-from service.worker.compiling import CompilationPending
+from service.worker.compilation import CompilationPending
 from service.worker.given import check_sizes
 from service.worker.predictions import is_nearly_code
 from service.worker.programs import CachedProgram, Prepared

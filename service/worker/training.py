@@ -31,13 +31,14 @@ from service.worker.computed import (
     summed_update,
     update_for,
 )
+from service.worker.finite import judged
 from service.worker.given import FLAWED
 from service.worker.given_gradients import given_gradients
 from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
 from service.worker.memory import require
 from service.worker.roomy import Roomy, step_for_call
-from service.worker.running import answer_of, judged, run, streamed_gradients, times_of
+from service.worker.running import answer_of, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import Answer, WorkerState
 from service.worker.step_kinds import ForwardStep
@@ -186,7 +187,7 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
             arrays = {name: state.to_host(value) for name, value in arrays.items()}
             warned, finite = _warned(session, out, result), result["finite"]
         else:
-            is_finite, _ = judged(state, out, "none", require_finite=False)
+            is_finite, _ = judged(state, out, with_norms=False, require_finite=False)
             warned, finite = warned or _warned(session, out, {}), finite and is_finite
         written = {name: value.copy() for name, value in out.states.items()}
         outs.append(out if count is None else kept(out))

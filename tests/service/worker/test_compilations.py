@@ -14,7 +14,8 @@ import pytest
 
 from core.ir.stop import poll, waiting
 from service.worker import compiling
-from service.worker.compiling import CompilationPending, Compilations
+from service.worker.compilation import CompilationPending
+from service.worker.compiling import Compilations
 from service.worker.sessions import delete
 
 

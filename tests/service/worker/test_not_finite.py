@@ -9,7 +9,7 @@ import pytest
 
 from core.compiler.compile import Outputs
 from core.ir.errors import ExecutionError
-from service.worker.running import judged
+from service.worker.finite import judged
 from service.worker.state import WorkerState
 
 
@@ -31,11 +31,11 @@ FINE, WRONG = np.ones(2), np.array([1.0, np.inf])
         ({"loss": np.array(1.0), "fetched": {"y": WRONG}, "scaling": {"loss_scale": FINE}}, "the fetched value 'y'"),
     ],
 )
-@pytest.mark.parametrize("returned", ["none", "norms"])
-def test_the_first_value_that_is_not_finite_is_named(members: dict[str, Any], named: str, returned: str) -> None:
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_the_first_value_that_is_not_finite_is_named(members: dict[str, Any], named: str, with_norms: bool) -> None:
     state = cast("WorkerState", OnCpu())
 
     with pytest.raises(ExecutionError, match=f"^{named} is not finite") as raised:
-        judged(state, Outputs(**members), returned, require_finite=True)
+        judged(state, Outputs(**members), with_norms=with_norms, require_finite=True)
 
     assert raised.value.code == "not_finite"

@@ -17,7 +17,8 @@ from core.ir.lru import LRU
 from core.optim.optimizers import Optimizer
 from core.runtime.run import RunLimits
 from service.settings import Settings
-from service.worker.compiling import CompilationPending, Compilations
+from service.worker.compilation import CompilationPending
+from service.worker.compiling import Compilations
 from service.worker.executables import executables
 from service.worker.program_cache import cached_program
 from service.worker.programs import CachedProgram

@@ -12,7 +12,8 @@ import pytest
 
 from service.settings import Settings
 from service.worker import sessions
-from service.worker.compiling import CompilationPending, Compilations
+from service.worker.compilation import CompilationPending
+from service.worker.compiling import Compilations
 from service.worker.handlers import HANDLERS
 from service.worker.program_cache import cached_program
 from service.worker.state import WorkerState
