@@ -71,6 +71,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    importing.add_command(commands)
+    add_keys(commands)
+    backup.add_commands(commands)
+    _add_profile(commands)
+    documents.add_commands(commands)
+    _add_doctor(commands)
+    commands.add_parser("version", help="print the version", description="Print the version of Backpass.")
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="start the service",
@@ -79,9 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, kind in OPTIONS.items():
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=_setting_help(name), metavar=name.upper())
-    importing.add_command(commands)
-    add_keys(commands)
-    backup.add_commands(commands)
+
+
+def _add_profile(commands: Any) -> None:
     profile = commands.add_parser(
         "profile",
         help="show the time of each kernel of a step",
@@ -114,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--interpret", action="store_true", help="run the reference executor instead of machine code")
     profile.add_argument("--json", action="store_true", help="print the profile as JSON")
-    documents.add_commands(commands)
+
+
+def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="check settings, machine, disk and store",
@@ -124,8 +138,6 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("host", "port", "device", "workers", "data_dir"):
         doctor.add_argument(f"--{name.replace('_', '-')}", type=OPTIONS[name], metavar=name.upper())
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    commands.add_parser("version", help="print the version", description="Print the version of Backpass.")
-    return parser
 
 
 def _count(given: str) -> int:
