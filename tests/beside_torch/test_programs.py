@@ -15,7 +15,7 @@ from core.wire import read
 from tests.beside_torch.compare import attributes
 from tests.beside_torch.installed import MISSING, torch
 from tests.beside_torch.table import TABLE
-from tests.laws.test_random_programs import ALL, leaves, second_order
+from tests.laws.random_programs import ALL, leaves, second_order
 from tests.oracle import NearKink, unrolled
 from tests.strategies import LEAVES, written
 

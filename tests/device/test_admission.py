@@ -14,9 +14,9 @@ from core.runtime.run import Run, RunLimits
 from core.wire import read
 from service.worker.memory import DeviceMemory
 from tests.cupy_stand_in import installed
+from tests.device.agreement import looping
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
-from tests.device.test_emulated import looping
 from tests.device.worker_gpu import backend_on, emulated_cuda
 from tests.programs import Sketch
 

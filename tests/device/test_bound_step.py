@@ -21,12 +21,12 @@ from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.wire import read
+from tests.device.agreement import DRAWN
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
-from tests.device.test_emulated import DRAWN
 from tests.device.test_region import backend_of
-from tests.laws.test_native import like, same, values_like
-from tests.laws.test_random_programs import EXAMPLES
+from tests.laws.agreement import like, same, values_like
+from tests.laws.random_programs import EXAMPLES
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

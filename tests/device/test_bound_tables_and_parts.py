@@ -24,7 +24,7 @@ from tests.cupy_stand_in import installed
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
 from tests.device.worker_gpu import backend_on
-from tests.laws.test_native import same
+from tests.laws.agreement import same
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

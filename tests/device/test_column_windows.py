@@ -24,8 +24,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_masked_stripes import BANDS, GIVEN, L, block_of
+from tests.device.agreement import SCOPES, agree
 from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
-from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_stripes import target
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

@@ -24,9 +24,9 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_windows import Case, convolutions, three_forms, values_for
+from tests.device.agreement import SCOPES, agree
 from tests.device.barriers import races_without
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_products import APART, EPSILONS
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

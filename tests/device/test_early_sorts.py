@@ -27,7 +27,7 @@ from core.runtime.run import Run
 from core.wire import read
 from tests.device.driver import EmulatedDriver, _Stream
 from tests.device.emulator import compiler
-from tests.laws.test_native import same
+from tests.laws.agreement import same
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

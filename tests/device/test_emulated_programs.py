@@ -24,8 +24,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
+from tests.device.agreement import SCOPES
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import SCOPES
 from tests.mixtures import mixture
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

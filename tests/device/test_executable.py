@@ -20,7 +20,7 @@ from tests.chosen import Chosen
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_region import backend_of
-from tests.laws.test_native import same
+from tests.laws.agreement import same
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

@@ -27,8 +27,8 @@ from core.plan.data import Instruction, Root
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
+from tests.device.agreement import SCOPES
 from tests.device.emulator import EmulatedBackend, EmulatorFault, compiler
-from tests.device.test_emulated import SCOPES
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 

@@ -19,7 +19,7 @@ from tests.core.plan.test_sizes import PROGRAMS, block_of, masks, mined, sketch
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_region import backend_of
-from tests.laws.test_native import same
+from tests.laws.agreement import same
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 

@@ -22,10 +22,10 @@ from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen import test_windows
 from tests.core.codegen.test_windows import pooled, pools, scattering, values_for, with_gradient
+from tests.device.agreement import SCOPES, agree
 from tests.device.barriers import races_without
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_convolutions import LAUNCHES
-from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_products import APART
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

@@ -22,11 +22,11 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
+from tests.device.agreement import DRAWN, looping, training_step
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
-from tests.device.test_emulated import DRAWN, looping, training_step
-from tests.laws.test_native import like, same, values_like
-from tests.laws.test_random_programs import EVERY, EXAMPLES, POLICIES, second_order
+from tests.laws.agreement import like, same, values_like
+from tests.laws.random_programs import EVERY, EXAMPLES, POLICIES, second_order
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

@@ -24,8 +24,8 @@ from core.plan.flow import Loop
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.device import emulator
+from tests.device.agreement import agree
 from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
-from tests.device.test_emulated import agree
 from tests.device.test_products import APART
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

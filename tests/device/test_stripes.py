@@ -22,8 +22,8 @@ from core.plan.target import Target
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.test_stripes import B, H, L, S, _logits, block_of, plain
+from tests.device.agreement import SCOPES, agree
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_emulated_programs import agree as agree_in_parts
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

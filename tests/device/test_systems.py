@@ -27,8 +27,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of
 from tests.core.codegen.test_systems import close, definite, noise
+from tests.device.agreement import SCOPES, agree
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_products import APART
 from tests.device.test_stripes import launches_of_many_sizes
 

@@ -20,8 +20,8 @@ from tests.core.plan.test_tensor_arrays import READERS, gradient_of_record, recu
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_region import backend_of
-from tests.laws.test_native import same
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import same
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

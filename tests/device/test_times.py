@@ -12,9 +12,9 @@ from core.plan.flow import Branch, Loop
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.runtime.times import Times
+from tests.device.agreement import looping, training_step
 from tests.device.driver import MICROSECOND, EmulatedDriver
 from tests.device.emulator import compiler
-from tests.device.test_emulated import looping, training_step
 from tests.device.test_region import backend_of
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
 from core.device.ptx import ptx_of
+from tests.device.agreement import SCOPES, training_step
 from tests.device.emulator import compiler
-from tests.device.test_emulated import SCOPES, training_step
 from tests.gpu import program
 from tests.gpu.constants import constants, meeting
 from tests.gpu.faults import cancel, kill, out_of_memory

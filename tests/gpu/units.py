@@ -27,14 +27,14 @@ from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
-from tests.device.test_emulated import DRAWN, SCOPES, orders, random_steps
+from tests.device.agreement import DRAWN, SCOPES, orders, random_steps
 from tests.device.test_emulated_programs import PARTS
 from tests.gpu.measured import rates, times
 from tests.gpu.rig import Rig
 from tests.gpu.steps import REPEATS, Step, difference
+from tests.laws.agreement import in_dtype
+from tests.laws.examples import OPS, examples_of
 from tests.laws.test_cupy import on_device, programs
-from tests.laws.test_native import in_dtype
-from tests.laws.test_ops import OPS, examples_of
 from tests.mixtures import mixture
 
 __all__ = ["UNITS", "Unit", "Wrong"]

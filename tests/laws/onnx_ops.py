@@ -19,7 +19,7 @@ from core.ir.errors import CoreError, ProgramError
 from core.ir.registry import Example
 from core.runtime.reference import execute
 from tests.core.onnx.exported import compare, names_of, of_block
-from tests.laws.test_ops import (
+from tests.laws.examples import (
     OPS,
     STOPPED,
     _elements,

@@ -10,7 +10,7 @@ import pytest
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example
-from tests.laws.test_ops import CASES, OPS, block_for, examples_of, leaves, type_of
+from tests.laws.examples import CASES, OPS, block_for, examples_of, leaves, type_of
 
 OF_BOTH = {"assign", "barrier", "sum"}
 """Ops whose operands are either arrays or tensors."""

@@ -38,8 +38,8 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
 from core.wire.samples import SAMPLES
-from tests.laws.test_native import in_dtype
-from tests.laws.test_ops import OPS, arrays, examples_of, floats, type_of
+from tests.laws.agreement import in_dtype
+from tests.laws.examples import OPS, arrays, examples_of, floats, type_of
 
 HERE = Location(0, 0, "the op")
 INTS = (0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63), 2**63)

@@ -26,8 +26,8 @@ from core.ir.registry import as_tuple, lookup
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_ops import CASES, OPS, arrays, examples_of
-from tests.laws.test_random_programs import EXAMPLES, PARTS
+from tests.laws.examples import CASES, OPS, arrays, examples_of
+from tests.laws.random_programs import EXAMPLES, PARTS
 
 LARGEST = 400
 """The largest number of elements of an input of an op."""

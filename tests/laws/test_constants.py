@@ -15,8 +15,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_ops import OPS
+from tests.laws.agreement import both
+from tests.laws.examples import OPS
 from tests.programs import Sketch
 
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf)  # NaN cannot be an attribute

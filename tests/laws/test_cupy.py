@@ -17,7 +17,7 @@ from core.ir import Block
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.runtime.reference import execute
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, gradient, scalar, type_of
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats, gradient, scalar, type_of
 from tests.laws.test_precision import in_dtype
 
 cupy = pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")

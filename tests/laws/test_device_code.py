@@ -24,8 +24,8 @@ from core.wire import read
 from tests.array_programs import array_program
 from tests.core.plan.test_tensor_arrays import recurrence
 from tests.device.joined import joined
-from tests.laws.test_native import in_dtype, step_of
-from tests.laws.test_ops import CASES, OPS, block_for
+from tests.laws.agreement import in_dtype, step_of
+from tests.laws.examples import CASES, OPS, block_for
 
 pytestmark = pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
 

@@ -10,7 +10,7 @@ from core.backward.append_backward import gradients
 from core.ir import Program, TensorType, Variable
 from core.ir.exact import exact
 from core.wire import read, write
-from tests.laws.test_ops import CASES, OPS, block_for, examples_of
+from tests.laws.examples import CASES, OPS, block_for, examples_of
 
 SENT = [c for c in CASES if not any(isinstance(x, list) for x in examples_of(OPS[c[0]])[c[1]].inputs)]
 

@@ -10,7 +10,7 @@ import pytest
 from core.backward.forward_only import clone
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.wire import read, write
-from tests.laws.test_random_programs import INPUTS, POLICIES, first_order, flat, leaves, second_order
+from tests.laws.random_programs import INPUTS, POLICIES, first_order, flat, leaves, second_order
 from tests.programs import close
 from tests.strategies import written
 

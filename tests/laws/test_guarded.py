@@ -18,8 +18,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_rows import SIZES, chain, values
-from tests.laws.test_native import cotangent, has_lists, same
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.laws.agreement import cotangent, has_lists, same
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats
 from tests.walls import before_a_wall
 
 MARGIN = 512

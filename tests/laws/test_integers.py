@@ -21,8 +21,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.laws.test_native import same
-from tests.laws.test_ops import OPS, block_for, examples_of
+from tests.laws.agreement import same
+from tests.laws.examples import OPS, block_for, examples_of
 from tests.laws.test_wrong_sizes import TAKEN
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64")

@@ -19,8 +19,8 @@ from core.ir.errors import ExecutionError
 from core.ir.registry import as_tuple, lookup
 from core.runtime.reference import execute
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_ops import CASES, OPS, arrays, examples_of
+from tests.laws.agreement import both
+from tests.laws.examples import CASES, OPS, arrays, examples_of
 from tests.programs import Sketch
 
 END = -(2**31)

@@ -10,7 +10,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ir.registry import REGISTRY, as_tuple
 from core.runtime.reference import execute
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats
 
 NOT_READ = {
     ("alpha_dropout", 1): "all is dropped",

@@ -27,10 +27,10 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import WIDTHS, cotangent, like, values_like
-from tests.laws.test_ops import OPS, block_for, examples_of
+from tests.laws.agreement import WIDTHS, cotangent, like, values_like
+from tests.laws.examples import OPS, block_for, examples_of
+from tests.laws.random_programs import EVERY, POLICIES
 from tests.laws.test_precision import HALF_CASES, flat, in_dtype, is_float
-from tests.laws.test_random_programs import EVERY, POLICIES
 from tests.rounding import ROUNDING
 from tests.strategies import programs
 

@@ -9,8 +9,8 @@ import pytest
 
 from core.ir.errors import ProgramError
 from core.onnx.writing.registry import REASONS, RULES
+from tests.laws.examples import OPS
 from tests.laws.onnx_ops import CASES, GRADIENTS, Case, check, check_gradient
-from tests.laws.test_ops import OPS
 
 NO_KERNEL = ("onnxruntime has no float64 kernel", *REASONS.values())
 """The only reasons to refuse an op with a rule, or one that expands into ops with rules."""

@@ -16,7 +16,7 @@ from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.ir.registry import Example, as_tuple
 from core.ops.common.types import matches
 from core.runtime.reference import execute
-from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats, type_of
+from tests.laws.examples import OPS, arrays, block_for, examples_of, floats, type_of
 
 REFUSALS = (CoreError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError)
 """What becomes an error of the run where a kernel raises it."""

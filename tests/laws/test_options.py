@@ -18,16 +18,7 @@ import pytest
 from core.autodiff.hooks import Hook
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
-from tests.laws.test_random_programs import (
-    INPUTS,
-    POLICIES,
-    Document,
-    Values,
-    first_order,
-    flat,
-    leaves,
-    second_order,
-)
+from tests.laws.random_programs import INPUTS, POLICIES, Document, Values, first_order, flat, leaves, second_order
 from tests.oracle import NearKink, unrolled
 from tests.programs import whole
 from tests.strategies import LEAVES, written

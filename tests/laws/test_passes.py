@@ -26,7 +26,7 @@ from core.passes.pipeline import PIPELINE
 from core.passes.recompute import recompute
 from core.runtime.reference import execute
 from core.wire import read
-from tests.laws.test_random_programs import Document, first_order, leaves
+from tests.laws.random_programs import Document, first_order, leaves
 from tests.oracle import NearKink, unrolled
 from tests.strategies import LEAVES, written
 

@@ -26,7 +26,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
 from core.runtime.run import Run
 from tests.bound import bound
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of
 
 UNITS = 2.0
 """Allowed error in units in the last place: one for the rounding of the result, one for intermediate results."""

@@ -17,8 +17,8 @@ from core.ops.common.types import holds
 from core.runtime.reference import Interpreter
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_ops import type_of
-from tests.laws.test_random_programs import EXAMPLES, INPUTS, PARTS, POLICIES, leaves, nth_order
+from tests.laws.examples import type_of
+from tests.laws.random_programs import EXAMPLES, INPUTS, PARTS, POLICIES, leaves, nth_order
 from tests.strategies import programs
 
 

@@ -18,7 +18,7 @@ from core.ir.errors import CoreError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.ops.common.types import byte_size
 from core.runtime.reference import execute
-from tests.laws.test_ops import OPS, block_for
+from tests.laws.examples import OPS, block_for
 
 ELEMENTS = 40_000
 """Elements of an enlarged operand: its bytes exceed those of Python's objects."""

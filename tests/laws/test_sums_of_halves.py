@@ -15,7 +15,7 @@ from core.ir.precision import HALVES
 from core.ir.registry import Example
 from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
-from tests.laws.test_ops import OPS, block_for, examples_of
+from tests.laws.examples import OPS, block_for, examples_of
 from tests.laws.test_precision import HALF_CASES, compiled, in_dtype, interpreted, is_float
 
 N = 4096

@@ -23,9 +23,9 @@ from core.plan.sized import RULES
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
+from tests.laws.agreement import same
+from tests.laws.examples import CASES, OPS, block_for, examples_of, type_of
 from tests.laws.test_guarded import Guarded, guards
-from tests.laws.test_native import same
-from tests.laws.test_ops import CASES, OPS, block_for, examples_of, type_of
 
 __all__ = ["guards"]
 

@@ -20,7 +20,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import EXECUTOR, Sketch, check, close, grads
 
 VECTOR = TensorType((2,), "float64")

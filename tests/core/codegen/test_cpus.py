@@ -15,7 +15,7 @@ from core.codegen.cpus import NAMED, cpu, generating_for
 from core.ir.errors import ProgramError
 from core.plan.partition import plan_parts
 from tests.laws import test_native
-from tests.laws.test_ops import CASES, OPS, examples_of
+from tests.laws.examples import CASES, OPS, examples_of
 
 OLDER = [name for name, each in NAMED.items() if each.triple == cpu().triple and each.vector_bytes < cpu().vector_bytes]
 """CPUs whose code this process can run, other than its own."""

@@ -12,7 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.plan.data import Rows
 from core.runtime.native import native_interpreter
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.walls import before_a_wall
 
 

@@ -12,7 +12,7 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.registry import lookup
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 END = -(2**31)
 

@@ -12,8 +12,8 @@ from core.compiler.compile import GradientQuery, Optimizer, compile_training, op
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+from tests.laws.agreement import both
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import as_tuple, lookup
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 LONGEST_ROW = CPU_TARGET.rows.longest_row
 SHAPES = [(1, 1), (1, 7), (3, 1), (4, 33), (1, 4096), (1, 4097), (2, LONGEST_ROW), (2, LONGEST_ROW + 1), (2, 3, 20_000)]

@@ -21,7 +21,7 @@ from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.laws.test_native_halves import both as halves_agree
 
 L = lanes("float32")

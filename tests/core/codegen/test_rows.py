@@ -15,7 +15,7 @@ from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 CHAIN = ("tanh", "sigmoid", "sin", "tanh", "cos", "sigmoid", "tanh", "sin")
 SIZES = [(17 + more, rest) for more in range(4) for rest in (0, 1)]

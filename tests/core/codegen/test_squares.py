@@ -18,7 +18,7 @@ from core.ir.builder import BlockBuilder
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.test_row_blocks import drawn
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 L = lanes("float32")
 DTYPES = ["float32", "float64", "bfloat16", "float16", "int8", "int32", "int64", "bool"]

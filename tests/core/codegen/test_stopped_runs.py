@@ -33,8 +33,8 @@ from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.core.codegen.forked_runs import survives
 from tests.core.codegen.test_masked_stripes import BACKENDS, PAST, B, D, E, H, L, S, product
-from tests.laws.test_native import in_dtype, step_of
-from tests.laws.test_ops import OPS, arrays, block_for
+from tests.laws.agreement import in_dtype, step_of
+from tests.laws.examples import OPS, arrays, block_for
 from tests.programs import Sketch
 from tests.rounding import ROUNDING
 

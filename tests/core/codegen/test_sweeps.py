@@ -21,7 +21,7 @@ from core.plan.flow import Branch, Loop
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
+from tests.laws.examples import OPS, arrays, block_for, examples_of, floats
 
 
 def kernels_of(body: Sequence) -> Iterator[RowKernel]:

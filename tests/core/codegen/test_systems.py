@@ -21,7 +21,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import all_compiled, block_of, compiled
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 DTYPES = ["float32", "float64"]
 SIZES = [1, 3, 8, 17, 33, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 9, 16, 49, 70, 130))]

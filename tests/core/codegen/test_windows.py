@@ -37,7 +37,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import Sketch
 
 QUIET = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))

@@ -20,7 +20,7 @@ from core.plan.target import WinogradLimits
 from core.plan.winograd import winograd_of, winograd_sums_of
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 DTYPES = ("float32", "float64")
 EPS = {"float32": 2.0**-24, "float64": 2.0**-53}

@@ -17,8 +17,8 @@ from core.plan.unsupported import Unsupported
 from core.runtime.run import Run, RunLimits
 from tests.core.codegen.forked_runs import survives
 from tests.core.codegen.stepwise import block_of
-from tests.laws.test_native import in_dtype, step_of
-from tests.laws.test_ops import OPS, arrays, block_for, leaves
+from tests.laws.agreement import in_dtype, step_of
+from tests.laws.examples import OPS, arrays, block_for, leaves
 from tests.rounding import ROUNDING
 
 EXTREMES = (-(2**63), -(2**40), -(2**31), -1, 2**20, 2**31 - 1, 2**40, 2**62, 2**63 - 1)

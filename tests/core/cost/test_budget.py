@@ -16,7 +16,7 @@ from core.wire import read
 from tests.core.analysis.test_report import wide_chain
 from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
 from tests.core.wire.constructs import elman
-from tests.laws.test_random_programs import ALL, leaves
+from tests.laws.random_programs import ALL, leaves
 from tests.programs import Sketch, close, grads, traced_peak
 from tests.strategies import programs
 

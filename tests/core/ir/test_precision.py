@@ -19,7 +19,7 @@ from core.ir.precision import HALVES
 from core.ir.registry import REGISTRY, Example
 from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
-from tests.laws.test_ops import block_for
+from tests.laws.examples import block_for
 
 TRIPS = 5000
 """More than either dtype can count: 256 + 1 is 256 in bfloat16, and 2048 + 1 is 2048 in float16."""

@@ -17,7 +17,7 @@ from core.onnx import write_model
 from core.onnx.writing import NEWEST, OLDEST
 from core.wire import read
 from tests.core.onnx.exported import compare, run
-from tests.laws.test_random_programs import INPUTS, POLICIES, leaves
+from tests.laws.random_programs import INPUTS, POLICIES, leaves
 from tests.programs import Sketch
 from tests.strategies import written
 

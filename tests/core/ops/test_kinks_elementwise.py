@@ -18,7 +18,7 @@ from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_ops import OPS, arrays, block_for, examples_of, gradient
+from tests.laws.examples import OPS, arrays, block_for, examples_of, gradient
 from tests.programs import Sketch, check, close, grads
 
 

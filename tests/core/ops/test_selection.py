@@ -12,7 +12,7 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.runtime.reference import execute
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats
 from tests.programs import close
 
 OPS_THAT_SELECT = """

@@ -12,7 +12,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
+from tests.laws.examples import OPS, arrays, block_for, examples_of, floats
 
 
 def loops_in(block: Block) -> list[Block]:

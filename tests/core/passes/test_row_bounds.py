@@ -17,7 +17,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.core.autodiff.test_sparse import CASES, Lookups, Random, once, padded, twice
-from tests.laws.test_native import both, same
+from tests.laws.agreement import both, same
 from tests.programs import Sketch
 
 

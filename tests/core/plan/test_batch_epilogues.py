@@ -18,7 +18,7 @@ from core.plan.work import work_of
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.walls import before_a_wall
 
 

@@ -14,7 +14,7 @@ from core.plan import plan_block
 from core.plan.data import Rows
 from core.plan.early import early_first
 from core.wire import read
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import Sketch
 
 SIZE = 3000

@@ -16,8 +16,8 @@ from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 
 

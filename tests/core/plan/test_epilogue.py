@@ -24,9 +24,9 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
-from tests.laws.test_random_programs import ALL, EXAMPLES, leaves
+from tests.laws.agreement import both
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of
+from tests.laws.random_programs import ALL, EXAMPLES, leaves
 from tests.strategies import programs
 
 

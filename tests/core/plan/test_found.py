@@ -15,8 +15,8 @@ from core.ops.common.types import as_dtype
 from core.plan import plan_block
 from core.plan.partition import plan_parts
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 
 SIZES = [(1, 1), (3, 4), (5, 20), (40, 13)]

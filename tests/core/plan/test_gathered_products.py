@@ -19,7 +19,7 @@ from core.plan.data import Gather, Gemm
 from core.plan.gathered_products import LEAST_SUMS
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 SIZE = 11
 BATCH = LEAST_SUMS

@@ -16,8 +16,8 @@ from core.plan import plan_block
 from core.plan.flow import Ahead, Hoisted, Loop
 from core.runtime.executable import Executable
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 from tests.walls import before_a_wall
 

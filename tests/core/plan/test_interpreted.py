@@ -16,8 +16,8 @@ from core.plan import plan_block
 from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run, RunLimits
-from tests.laws.test_native import both
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+from tests.laws.agreement import both
+from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of
 
 
 def in_a_loop(block: Block, trips: int = 3) -> Block:

@@ -17,7 +17,7 @@ from core.plan import plan_block
 from core.plan.data import Gather, Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 NODES, EDGES, WIDTH = 11, 37, 19
 

@@ -15,7 +15,7 @@ from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ExecutionError
 from core.plan.partition import plan_parts
 from core.wire import read
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import Sketch
 
 ROWS = 9

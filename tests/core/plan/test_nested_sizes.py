@@ -19,7 +19,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.laws.test_random_programs import second_order
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 
 ROWS, WIDTH = 11, 3

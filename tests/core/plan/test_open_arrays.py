@@ -12,8 +12,8 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan.partition import plan_parts
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch, check
 
 TRIPS = (1, 2, 7, 70, 300)

@@ -17,7 +17,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.core.plan.test_tensor_arrays import compiled
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import Sketch, check
 
 LENGTHS = [3, 1, 0, 2]

@@ -14,7 +14,7 @@ from core.plan.data import Gemm
 from core.plan.flow import Loop
 from core.wire import read
 from tests.core.plan.test_hoist import arguments
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 from tests.programs import Sketch
 
 

@@ -17,7 +17,7 @@ from core.plan import plan_block
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_native import same
+from tests.laws.agreement import same
 
 
 def with_ops(params: dict[str, TensorType], *ops) -> Block:

@@ -23,9 +23,9 @@ from core.plan.striped import Striped
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.test_stripes import agree, limits
+from tests.device.agreement import SCOPES
+from tests.device.agreement import agree as agree_on_device
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import SCOPES
-from tests.device.test_emulated import agree as agree_on_device
 from tests.device.test_stripes import target as device_target
 
 Made = tuple[Block, list[np.ndarray]]

@@ -20,9 +20,9 @@ from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
-from tests.laws.test_native import both
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.laws.test_predicted_memory import allocated
-from tests.laws.test_random_programs import second_order
 from tests.programs import Sketch, check
 
 CHUNKED = ("sqrt", "binomial")

@@ -17,7 +17,7 @@ from core.plan.data import Gather, Root, ScatterAdd, View
 from core.plan.scattered import scatter_gathered
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 NODES, EDGES = 13, 40
 

@@ -14,9 +14,9 @@ from core.plan import plan_block
 from core.plan.flow import Elements, Loop
 from core.plan.partition import plan_parts
 from core.wire import read
-from tests.laws.test_native import both
-from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.examples import OPS, arrays, block_for, examples_of, floats
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch
 
 

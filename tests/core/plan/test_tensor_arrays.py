@@ -21,8 +21,8 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.array_programs import array_program
-from tests.laws.test_native import both
-from tests.laws.test_random_programs import second_order
+from tests.laws.agreement import both
+from tests.laws.random_programs import second_order
 from tests.programs import Sketch, check
 
 

@@ -16,7 +16,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.registry import as_tuple
 from core.passes.expand import expand_composites
 from core.plan.partition import plan_parts
-from tests.laws.test_native import both
+from tests.laws.agreement import both
 
 Case = tuple[list[Any], dict[str, Any]]
 SCALES = (0, 1, 3, 30, 900)

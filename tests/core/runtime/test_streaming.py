@@ -14,7 +14,7 @@ from core.compiler.compile import Executable, GradientQuery, append_backward, co
 from core.ir.errors import ExecutionError
 from core.runtime.run import RunLimits
 from core.wire import read
-from tests.laws.test_random_programs import ALL, leaves
+from tests.laws.random_programs import ALL, leaves
 from tests.programs import Sketch
 from tests.strategies import LEAVES, written
 
