@@ -24,29 +24,23 @@ __all__ = ["matrix", "paired", "product"]
 def lower_matmul(low: Lowering, op: Op) -> None:
     """Operands have rank 2 or more; leading axes of the first one are rows if the second one is a single matrix."""
     x, _ = (low.type(n) for n in op.inputs)
-    type = low.type(op.outputs[0])
+    low.type(op.outputs[0])
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
     half = is_half(x) and not low.target.products.rounds  # its sums need memory of their own
     pairs = half and _as_pairs(low, op)
     if half and not pairs and not _in_place(low, op):
         lower_wide(low, op, lower_matmul)
-        return
-    if _is_outer(low, op):
+    elif _is_outer(low, op):
         _lower_outer(low, op)
-        return
-    if row_product(low, op):
-        return
-    a, b = (low.stored(low.entry(n)) for n in op.inputs)
-    row, column = len(a.shape) == 1, len(b.shape) == 1
-    if row:
-        a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
-    elif op.attrs["transpose_x"]:
-        a = _transposed(a)
-    if column:
-        b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
-    elif op.attrs["transpose_y"]:
-        b = _transposed(b)
+    elif not row_product(low, op):
+        _lower_product(low, op, half, pairs)
+
+
+def _lower_product(low: Lowering, op: Op, half: bool, pairs: bool) -> None:
+    """half: whether the sums of 16-bit operands are float32 in memory. pairs: whether it takes two terms at a time."""
+    x, type = low.type(op.inputs[0]), low.type(op.outputs[0])
+    a, b = _as_matrices(low, op)
     turned = _turned_destination(low, op, a) if len(a.shape) == len(b.shape) and not half else None
     if turned is None and _is_turned(low, op, a, b):
         made = low.allocate(type.shape[::-1], type.dtype)
@@ -55,23 +49,14 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if by_columns:
         a, b = _transposed(b), _transposed(a)
     a, b = matrix(low, a), matrix(low, b)
-    if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
-        rules = low.target.products
-        if low.outer is not None and b.root not in low.own:  # a weight that every trip reads
-            b = low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
-        elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1], b.shape[-2]):
-            b = _transposed_copy(low, b)
+    b = _by_rows(low, a, b)
     if is_half(x):
         low.stand_alone(op.outputs[0])
     if half:
         out, accumulates = low.allocate(type.shape, "float32"), False
     else:
         out, accumulates = (turned, False) if turned else low.product_destination(op.outputs[0])
-    c = _transposed(out) if by_columns else out
-    if column:
-        c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
-    if row:
-        c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
+    c = _with_vector_axes(low, op, _transposed(out) if by_columns else out)
     if len(b.shape) == 2 and len(a.shape) > 2:
         a, c = _rows_merged(low, a, b, c)
     if pairs:
@@ -80,6 +65,42 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         a = low.dense(widened_array(low, a))
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
+
+
+def _as_matrices(low: Lowering, op: Op) -> tuple[View, View]:
+    """The operands as factors [..., m, k] and [..., k, n]: a vector is a row on the left, a column on the right."""
+    a, b = (low.stored(low.entry(n)) for n in op.inputs)
+    if len(a.shape) == 1:
+        a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
+    elif op.attrs["transpose_x"]:
+        a = _transposed(a)
+    if len(b.shape) == 1:
+        b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
+    elif op.attrs["transpose_y"]:
+        b = _transposed(b)
+    return a, b
+
+
+def _with_vector_axes(low: Lowering, op: Op, c: View) -> View:
+    """The result with the axes of size 1 that it lacks where an operand is a vector."""
+    x, y = (low.type(n) for n in op.inputs)
+    if y.rank == 1:
+        c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
+    if x.rank == 1:
+        c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
+    return c
+
+
+def _by_rows(low: Lowering, a: View, b: View) -> View:
+    """`b`, or a copy that is stored by rows if the target multiplies faster by that."""
+    if not (len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1):
+        return b
+    rules = low.target.products
+    if low.outer is not None and b.root not in low.own:  # a weight that every trip reads
+        return low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
+    if rules.transposes(math.prod(a.shape[:-1]), b.shape[-1], b.shape[-2]):
+        return _transposed_copy(low, b)
+    return b
 
 
 def _rows_merged(low: Lowering, a: View, b: View, c: View) -> tuple[View, View]:
