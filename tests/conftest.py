@@ -12,7 +12,9 @@ import pytest
 
 from tests.programs import EXECUTOR
 
-pytest.register_assert_rewrite("tests.laws.agreement", "tests.laws.examples", "tests.device.agreement")
+pytest.register_assert_rewrite(
+    "tests.laws.agreement", "tests.laws.examples", "tests.core.plan.agreement", "tests.device.agreement"
+)
 
 LAW = "test_first_and_second_gradients_agree_with_finite_differences["
 COMPARED = "test_an_op_and_its_gradients_equal_pytorchs["

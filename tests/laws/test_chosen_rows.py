@@ -26,8 +26,8 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.chosen import Chosen
+from tests.laws.guards import Guarded, guards
 from tests.laws.random_programs import POLICIES, second_order
-from tests.laws.test_guarded import Guarded, guards
 
 __all__ = ["guards"]
 

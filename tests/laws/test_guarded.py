@@ -13,54 +13,15 @@ from core.codegen.machine import lanes
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.errors import ExecutionError
-from core.runtime import memory
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.agreement import cotangent, has_lists, same
 from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats
-from tests.walls import before_a_wall
-
-MARGIN = 512
-POISON = 0xFF
-"""Bytes of a NaN as float, of -1 as integer, and of neither true nor false as bool."""
+from tests.laws.guards import Guarded
 
 FIRST = [(name, i) for name, i in CASES if i == 0]
-
-
-class Guarded:
-    """An array between a margin and a protected page."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        raw = before_a_wall(size, MARGIN)
-        raw[...] = POISON
-        self.margin = raw[: raw.size - size]
-        self.array = raw[raw.size - size :].view(dtype).reshape(shape)
-
-    @property
-    def intact(self) -> bool:
-        return bool((self.margin == POISON).all())
-
-
-@pytest.fixture
-def guards(monkeypatch):
-    """Guard every array that machine code receives or allocates, including the arena."""
-    held: list[Guarded] = []
-
-    def room(self):
-        held.append(Guarded(self._shape, self._dtype))
-        return held[-1].array
-
-    def arena(self, size):
-        held.append(Guarded((-(-size // 64) * 64,), np.dtype(np.uint8)))
-        self.address = held[-1].array.ctypes.data
-
-    monkeypatch.setattr(memory._ResultPool, "array", room)
-    monkeypatch.setattr(memory.Arena, "__init__", arena)
-    monkeypatch.setattr(memory, "LENT", 2**62)
-    return held
 
 
 @pytest.mark.sampled(3)

@@ -14,7 +14,7 @@ from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_guarded import Guarded, guards
+from tests.laws.guards import Guarded, guards
 from tests.laws.test_native_halves import assert_close
 
 __all__ = ["guards"]

@@ -26,7 +26,7 @@ from core.plan import gathered_products, moments, rows_at, side_by_side
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.laws.test_guarded import Guarded, guards
+from tests.laws.guards import Guarded, guards
 from tests.mixtures import mixture
 from tests.nested_mixtures import nested_mixture
 

@@ -28,7 +28,7 @@ from core.runtime.region import NativeRegion
 from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
-from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
+from tests.core.passes.loops import POLICIES, tanh_loop
 from tests.laws.random_programs import ALL, FIXED, leaves, second_order
 from tests.programs import Sketch
 from tests.strategies import programs

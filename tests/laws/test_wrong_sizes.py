@@ -25,7 +25,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from tests.laws.agreement import same
 from tests.laws.examples import CASES, OPS, block_for, examples_of, type_of
-from tests.laws.test_guarded import Guarded, guards
+from tests.laws.guards import Guarded, guards
 
 __all__ = ["guards"]
 

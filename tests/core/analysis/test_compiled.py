@@ -11,7 +11,7 @@ from core.analysis import analyse
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir import Block, inner_blocks
 from core.wire import read
-from tests.core.passes.test_memory_policies import tanh_loop
+from tests.core.passes.loops import tanh_loop
 from tests.programs import Sketch
 
 LOSS = GradientQuery(loss="loss")

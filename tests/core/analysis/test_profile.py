@@ -17,7 +17,7 @@ from core.plan.data import Interpreted
 from core.runtime.times import Times
 from core.wire import read
 from tests.core.analysis.test_report import mlp
-from tests.core.passes.test_memory_policies import tanh_loop
+from tests.core.passes.loops import tanh_loop
 from tests.programs import Sketch
 
 

@@ -8,7 +8,7 @@ import pytest
 from core.analysis import analyse, check_gradients, predict_memory
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
-from tests.core.passes.test_memory_policies import POLICIES, layers, tanh_loop
+from tests.core.passes.loops import POLICIES, layers, tanh_loop
 from tests.core.wire.constructs import custom
 from tests.programs import Sketch, traced_peak
 

@@ -14,7 +14,7 @@ from core.cost import count_work, predict_memory
 from core.ir.errors import ProgramError
 from core.wire import read
 from tests.core.analysis.test_report import wide_chain
-from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
+from tests.core.passes.loops import POLICIES, tanh_loop
 from tests.core.wire.constructs import elman
 from tests.laws.random_programs import ALL, leaves
 from tests.programs import Sketch, close, grads, traced_peak

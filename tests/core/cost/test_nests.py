@@ -15,7 +15,7 @@ from core.cost.step import Step
 from core.runtime.outputs import gradient_step
 from core.wire import read
 from tests.core.autodiff.test_hooks import in_a_loop
-from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
+from tests.core.passes.loops import POLICIES, tanh_loop
 from tests.core.wire.constructs import array_in_a_loop, cases, elman
 from tests.paths import ROOT
 from tests.programs import Sketch

@@ -8,24 +8,10 @@ import pytest
 from core.backward.append_backward import Options, append_backward
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import ProgramError
-from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
+from tests.core.passes.loops import POLICIES, layers, tanh_loop
 from tests.core.wire.constructs import elman
 from tests.programs import Sketch, check, close, grads, step, traced_peak
-
-POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
-
-
-def tanh_loop(trips: int, size: int = 2) -> Sketch:
-    """h := tanh(h * w) * 1.5 `trips` times from x, then the sum."""
-    s = Sketch()
-    s.param("w", np.linspace(0.5, 0.7, size))
-    s.param("x", np.linspace(1.0, 2.0, size))
-    s.op("assign", "x", out="h")
-    with s.repeat(trips):
-        s.op("scale", s.op("tanh", s.op("mul", "h", "w")), out="h", scale=1.5)
-    s.total("h")
-    return s
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -109,17 +95,6 @@ def test_73_many_trips_fit_a_small_budget(trips, most):
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------
-
-
-def layers(count: int = 4) -> Sketch:
-    s = Sketch()
-    s.param("w", [0.5, 0.7])
-    s.param("x", [1.0, 2.0])
-    h = "x"
-    for i in range(count):
-        h = s.op("tanh", s.op("mul", h, "w", out=f"a{i}"), out=f"h{i}")
-    s.total(h)
-    return s
 
 
 def test_84_checkpoints_change_no_bit_and_report_the_recomputed_ops():

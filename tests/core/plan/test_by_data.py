@@ -8,7 +8,7 @@ import pytest
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
-from tests.core.plan.test_ragged import agree, with_ops
+from tests.core.plan.agreement import agree, with_ops
 
 
 def test_one_of_several_arrays_is_chosen_and_placed():

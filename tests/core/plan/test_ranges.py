@@ -13,7 +13,7 @@ from core.ir.builder import BlockBuilder, Value
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
 from core.plan.data import Gather
-from tests.core.plan.test_ragged import agree
+from tests.core.plan.agreement import agree
 
 READERS = {
     "result": lambda b, h: h,

@@ -13,7 +13,7 @@ from core.ir.builder import BlockBuilder
 from core.passes.pipeline import optimize
 from core.plan import plan_block
 from core.plan.data import Gemm, Instruction, Rows
-from tests.core.plan.test_ragged import agree
+from tests.core.plan.agreement import agree
 
 SHAPE = (3, 4, 5, 6)
 

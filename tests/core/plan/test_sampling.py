@@ -10,7 +10,7 @@ from core.ir import TensorType
 from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.core.plan.test_ragged import agree, with_ops
+from tests.core.plan.agreement import agree, with_ops
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

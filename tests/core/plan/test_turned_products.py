@@ -16,7 +16,7 @@ from core.ops.common.types import as_dtype
 from core.passes.pipeline import optimize
 from core.plan import plan_block
 from core.plan.data import Gemm
-from tests.core.plan.test_ragged import agree
+from tests.core.plan.agreement import agree
 
 MATMULS = [((5, 7), (7, 6)), ((3, 5, 7), (7, 6)), ((3, 5, 7), (3, 7, 6)), ((2, 1, 5, 7), (3, 7, 6)),
            ((5, 7), (2, 3, 7, 6)), ((2, 3, 5, 7), (2, 1, 7, 6)), ((3, 1, 7), (3, 7, 6)), ((3, 5, 7), (3, 7, 1)),

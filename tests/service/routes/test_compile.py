@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.core.analysis.test_compiled import lengthening_inside, printing_between, sections
-from tests.core.passes.test_memory_policies import tanh_loop
+from tests.core.passes.loops import tanh_loop
 from tests.programs import Sketch
 from tests.service.conftest import serve
 from tests.service.openapi import DOCUMENT, OPERATIONS, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.autodiff.test_hooks import in_a_loop
-from tests.core.passes.test_memory_policies import tanh_loop
+from tests.core.passes.loops import tanh_loop
 from tests.core.wire.constructs import custom
 from tests.programs import Sketch
 
