@@ -28,7 +28,8 @@ The code of a step:
     spread         the blocks of a launch
     multiplication, cublaslt
                    large products as calls of cuBLASLt
-    device_step    the step while it is written
+    device_step    the step while it is written: its launches
+    kernel_calls   its calls of kernels
     device_writer  its addresses, barriers and scratch memory
     flow           its loops
     extents        the memory that instructions between two barriers touch
