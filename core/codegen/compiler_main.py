@@ -15,16 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from core.codegen.compiler_process import (
-    BAD,
-    DIED,
-    GOOD,
-    LENGTH,
-    exit_reason,
-    read_exactly,
-    read_piece,
-    write_piece,
-)
+from core.codegen.compiler_process import BAD, DIED, GOOD, LENGTH, exit_reason, read_exactly, read_piece, write_piece
 from core.codegen.machine import compile_ir
 
 __all__ = ["main"]

@@ -15,14 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from core.codegen.atomics import (
-    add_atomic,
-    compare_exchange,
-    exchange,
-    load_atomic,
-    store_atomic,
-    subtract_atomic,
-)
+from core.codegen.atomics import add_atomic, compare_exchange, exchange, load_atomic, store_atomic, subtract_atomic
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 

@@ -22,18 +22,7 @@ from core.codegen.tensor_arrays import write_array
 from core.codegen.timer import Timer
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
-from core.plan.data import (
-    Gather,
-    Gemm,
-    Instruction,
-    Interpreted,
-    Kernel,
-    Limited,
-    Root,
-    Rows,
-    ScatterAdd,
-    Sequence,
-)
+from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Root, Rows, ScatterAdd, Sequence
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
 from core.plan.plan import Plan

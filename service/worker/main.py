@@ -25,14 +25,7 @@ import numpy as np
 
 from service import gpu_tests, logs
 from service.ipc import messages
-from service.ipc.messages import (
-    Call,
-    Forget,
-    Frames,
-    Ready,
-    Start,
-    ToWorker,
-)
+from service.ipc.messages import Call, Forget, Frames, Ready, Start, ToWorker
 from service.ipc.signal_page import SignalPage
 from service.worker.answers import Answers, Send
 from service.worker.compilation import CompilationPending

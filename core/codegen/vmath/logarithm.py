@@ -12,16 +12,7 @@ import numpy as np
 
 from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential, from_below
-from core.codegen.vmath.expression import (
-    Number,
-    fma,
-    mantissa_bits,
-    polynomial,
-    power_of_two,
-    sqrt,
-    two_sum,
-    where,
-)
+from core.codegen.vmath.expression import Number, fma, mantissa_bits, polynomial, power_of_two, sqrt, two_sum, where
 
 __all__ = ["arccosh", "arcsinh", "arctanh", "log", "log1p", "log2", "log10", "logaddexp"]
 
