@@ -123,8 +123,8 @@ def test_a_numbered_call_for_a_version_of_another_client_is_no_repetition_of_its
     other.view()
 
     assert session.update(reduction="sum")["step"] == 2
-    other.parameters()
     session.gradients(FEEDS, accumulate=True)
+    other.parameters()
     answer = other.update(reduction="sum", if_match=other.etag)
 
     assert answer["step"] == 3 and session.view()["accumulated"] == 0
