@@ -341,6 +341,8 @@ class Fusion:
             full.append(wide)
             code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value))
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
+        if self.size is None and all(i.kind in IN_ANY_ORDER for i in code):
+            kernel = _with_rows_together(kernel, self.limits)
         return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
 
     def _drop_unused(self) -> None:
@@ -413,6 +415,22 @@ def _bring_dense_last(sizes: list[int], columns: list[list[int]], stored: list[l
                 for each in (sizes, *columns):
                     each.insert(-1, each.pop(axis))
                 return
+
+
+def _with_rows_together(kernel: RowKernel, limits: RowLimits) -> RowKernel:
+    """`kernel` with a long axis before the row, if its rows are computed together then, and only then."""
+    if limits.together is None or len(kernel.outer) < 2 or limits.together(kernel):
+        return kernel
+    long = max(range(len(kernel.outer)), key=lambda axis: kernel.outer[axis])
+    order = [*(axis for axis in range(len(kernel.outer)) if axis != long), long]
+    turned: Callable[[Sequence[int]], tuple[int, ...]] = lambda numbers: tuple(numbers[axis] for axis in order)
+    code = [
+        replace(i, attrs=(("outer", turned(dict(i.attrs)["outer"])), *i.attrs[1:])) if i.kind == "iota" else i
+        for i in kernel.code
+    ]
+    operands = [replace(each, outer=turned(each.outer)) for each in kernel.operands]
+    found = replace(kernel, outer=turned(kernel.outer), operands=tuple(operands), code=tuple(code))
+    return found if limits.together(found) else kernel
 
 
 def _cut(sizes: list[int], columns: list[list[int]], limits: RowLimits) -> tuple[list[int], list[list[int]]]:

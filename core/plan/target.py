@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.plan.data import Gemm, View
+from core.plan.data import Gemm, RowKernel, View
 
 __all__ = [
     "ChannelLaneLimits",
@@ -39,6 +39,7 @@ class RowLimits:
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     across:         most elements of a row that is not the last axes, and fewest of the domain and of the axes behind it
                     then: such rows are computed together, neighbours along these axes in a vector.
+    together:       whether the rows of a pass are computed together, one in each lane; None if that does not matter.
     merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
     rounds:         whether it rounds every 16-bit result, also one that only arithmetic reads (`core.plan.unrounded`).
     """
@@ -51,6 +52,7 @@ class RowLimits:
     unrelated: int
     live: int | None = None
     across: tuple[int, int, int] = (0, 0, 0)
+    together: Callable[[RowKernel], bool] | None = None
     merges: bool = False
     rounds: bool = True
 

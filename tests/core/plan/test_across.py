@@ -127,3 +127,30 @@ def test_a_long_axis_and_one_with_few_neighbours_are_no_row(shape):
     both(block, drawn(block))
 
     assert passes_over(block, int(np.prod(shape))) > 1
+
+
+def outer_products(b: BlockBuilder, x: Value, y: Value) -> list[Value]:
+    """Sums of the lower triangles of the products of many pairs of vectors."""
+    each = b.emit("mul", b.emit("unsqueeze", x, axes=(1,)), b.emit("unsqueeze", y, axes=(2,)))
+    return [b.emit("reduce_sum", b.emit("tril", each), axes=(0,))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_sums_of_many_small_matrices_are_computed_for_many_of_them_together(size, dtype):
+    vectors = TensorType((5003, size), dtype)
+    b = BlockBuilder()
+    block = optimize(b.build(outer_products(b, b.param(vectors), b.param(vectors))))
+
+    both(block, drawn(block))
+
+    assert [
+        each.kernel.outer for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Rows)
+    ] == [(size, 5003)]
+
+
+def test_the_gradient_of_a_small_matrix_that_many_vectors_share_equals_the_reference_executor():
+    types = TensorType((3, 3), "float32"), TensorType((5003, 3, 1), "float32")
+    block = program(lambda b, a, x: [b.emit("matmul", a, x)], *types, wrt=2)
+
+    both(block, drawn(block))
