@@ -11,6 +11,7 @@ from fastapi import Request
 from service.caller import tenant
 from service.http.recorded import Recorded
 from service.http.request_body import JSON, Body
+from service.problems import HttpProblem
 from service.routes import common, on_tape, sessions, tapes
 from service.routes.sample_checkpoint import keep_sample
 from service.routes.sample_data import restore_dataset, restore_upload
@@ -34,7 +35,20 @@ __all__ = ["restored_samples"]
 
 async def restored_samples(request: Request) -> None:
     """A dependency of every route: open the sample that the path names, unless it is open. Raises EngineError, or
-    HttpProblem if no session can be opened."""
+    HttpProblem if it cannot be opened."""
+    try:
+        await _restored(request)
+    except HttpProblem as problem:
+        if problem.code != "quota-exceeded" or request.method not in MAKING_NOTHING:
+            raise
+        raise HttpProblem("not-found", f"the sample is not there, and cannot be made: {problem.detail}") from problem
+
+
+MAKING_NOTHING = ("GET", "HEAD", "DELETE")
+"""Methods of requests that no quota of things refuses."""
+
+
+async def _restored(request: Request) -> None:
     named = request.path_params
     if named.get("session_id") == SAMPLE_SESSION:
         async with request.app.state.samples:

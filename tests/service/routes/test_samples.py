@@ -1,13 +1,17 @@
-"""The sample job of the documentation."""
+"""The samples of the documentation."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from service.problems import HttpProblem
 from service.routes.sample_job import cancel_job
+from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
+from tests.service.conftest import serve
+from tests.service.wire import problem
 
 
 def test_the_sample_job_may_end_by_itself_while_it_is_canceled():
@@ -29,3 +33,13 @@ def test_the_sample_job_may_end_by_itself_while_it_is_canceled():
     asyncio.run(cancel_job(request))
 
     assert len(waited) == 1
+
+
+def test_a_sample_without_a_place_is_not_found_by_requests_that_make_nothing(tmp_path: Path):
+    with serve(tmp_path, tapes=1) as served:
+        client, path = served.client, f"/v1/tapes/{SAMPLE_TAPE}"
+        assert client.post("/v1/tapes", json={}).status_code == 201
+
+        for method in ("GET", "DELETE"):
+            assert "1 of 1 tapes" in problem(client.request(method, path), 404, "not-found")["detail"]
+        problem(client.post(f"{path}/ops", json=SAMPLE_LINE), 429, "quota-exceeded")
