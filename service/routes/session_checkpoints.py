@@ -22,6 +22,7 @@ from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.sessions import VIEW, view
 from service.schemas import checkpoints as schemas
 from service.schemas.session_answers import SessionView
+from service.sessions.creation import Creation, Terms
 from service.sessions.session import Session
 from service.store.checkpoints import StoredCheckpoint
 
@@ -132,16 +133,10 @@ async def fork_session(request: Request, session_id: SessionId) -> Response:
         text = await sessions(request).program_text(old)
         about: dict[str, Any] = {name: value for name, value in old.about.items() if name != "bytes"}
         made = await sessions(request).open(
-            {"key": key, "sha256": reply.result["sha256"]},
-            {},
-            op="session.restore",
-            program=(old.program_id, text),
-            lease_s=lease,
+            Creation("session.restore", {"key": key, "sha256": reply.result["sha256"]}, {}, (old.program_id, text)),
+            Terms(lease, about | {"optimizer": reply.result["optimizer"]}, old.durability, old.checkpoint_every),
             tenant=tenant(),
-            durability=old.durability,
-            checkpoint_every=old.checkpoint_every,
             deadline=max(0.0, give_up - time.monotonic()),
-            about=about | {"optimizer": reply.result["optimizer"]},
         )
     finally:
         await checkpoints(request).delete_file(key)

@@ -28,6 +28,7 @@ from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.schemas.session_answers import SessionPage, SessionView
+from service.sessions.creation import Creation, Terms
 from service.sessions.merge_patch import merged
 from service.sessions.session import Session
 
@@ -133,20 +134,17 @@ async def open_session(
         async with reading_values(request, asked.program_id, in_request, in_body=True):
             with given.told():
                 return await sessions(request).open(
-                    {**new.args, **given.args},
-                    given.tensors,
-                    op=new.op,
-                    program=(new.program.id, new.program.text),
-                    lease_s=lease_of(
-                        asked.lease_s, settings(request).session_lease, settings(request).max_session_lease
+                    Creation(new.op, {**new.args, **given.args}, given.tensors, (new.program.id, new.program.text)),
+                    Terms(
+                        lease_of(asked.lease_s, settings(request).session_lease, settings(request).max_session_lease),
+                        new.about,
+                        "none" if id is not None else asked.durability,
+                        asked.checkpoint_every,
+                        job,
                     ),
                     tenant=tenant(),
-                    durability="none" if id is not None else asked.durability,
-                    checkpoint_every=asked.checkpoint_every,
                     deadline=deadline_of(asked.deadline_s, settings(request)),
-                    about=new.about,
                     id=id,
-                    job=job,
                     left=left,
                 )
 

@@ -14,6 +14,7 @@ from service.routes.documented import accepts, empty_answer
 from service.routes.on_tape import TapeId
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.schemas import tapes as schemas
+from service.sessions.creation import Creation, Terms
 from service.sessions.session import Session
 from service.sessions.tape import OpenTape
 
@@ -75,15 +76,10 @@ async def create_tape(request: Request) -> Response:
 async def open_tape(request: Request, asked: schemas.CreateTape, id: str | None = None) -> Session:
     """A new tape. id: by default a fresh one."""
     about = {"mode": asked.mode, "seed": asked.seed}
-    return await tapes(request).open(
-        about,
-        {},
-        lease_s=lease_of(asked.lease_s, settings(request).tape_lease, settings(request).max_tape_lease),
-        tenant=tenant(),
-        deadline=deadline_of(asked.deadline_s, settings(request)),
-        about=about,
-        id=id,
-    )
+    lease = lease_of(asked.lease_s, settings(request).tape_lease, settings(request).max_tape_lease)
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    creation = Creation("tape.create", about, {}, None)
+    return await tapes(request).open(creation, Terms(lease, about), tenant=tenant(), deadline=deadline, id=id)
 
 
 @router.get("", summary="List tapes", response_model=schemas.TapePage, responses=responses("invalid-request"))

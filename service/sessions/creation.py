@@ -18,11 +18,11 @@ from service.sessions.entry import Entry
 from service.sessions.epoch import Fenced
 from service.sessions.places import Places
 from service.sessions.saving import Saver
-from service.sessions.session import Session
+from service.sessions.session import Durability, Session
 from service.sessions.stored import StoredSessions
 from service.store.errors import StorageError
 
-__all__ = ["Creation", "Creator"]
+__all__ = ["Creation", "Creator", "Terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,17 @@ class Creation:
     def is_derived(self) -> bool:
         """Whether the values come from a file."""
         return not self.op.endswith(".create") or "values" in self.args
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a session lives, and what clients see of it. Members as of `Session`."""
+
+    lease_s: float
+    about: dict[str, Any]
+    durability: Durability = "none"
+    checkpoint_every: int = 100
+    job: str | None = None
 
 
 class Creator:

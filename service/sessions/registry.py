@@ -26,14 +26,14 @@ from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
-from service.sessions.creation import Creation, Creator
+from service.sessions.creation import Creation, Creator, Terms
 from service.sessions.epoch import Fenced
 from service.sessions.held import Gone, HeldSessions
 from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import History
 from service.sessions.saving import Saver
-from service.sessions.session import SESSIONS, Durability, Kind, Session
+from service.sessions.session import SESSIONS, Kind, Session
 from service.sessions.stored import StoredSessions
 from service.sessions.turns import Turns
 from service.settings import Settings
@@ -180,33 +180,23 @@ class SessionRegistry:
 
     async def open(
         self,
-        args: dict[str, Any],
-        tensors: Tensors,
+        creation: Creation,
+        terms: Terms,
         *,
         tenant: str = "local",
-        program: tuple[str, bytes] | None = None,
-        lease_s: float,
         deadline: float,
-        about: dict[str, Any],
         id: str | None = None,
-        durability: Durability = "none",
-        checkpoint_every: int = 100,
-        job: str | None = None,
-        op: str | None = None,
         left: Callable[[Session], Coroutine[Any, Any, None]] | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
         id: of a closed or lost session that is not stored, which the new one replaces; by default a fresh one.
-        program: (id, JSON text) of the program to train; None for a tape.
-        job: id of the job that owns the session. op: the call that creates it in a worker.
         left: called with the session if it is open, but the caller was cancelled and does not get it.
         Raises HttpProblem 429 at the limit of open sessions, StorageError, or EngineError.
         """
         handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
         key = tenant, id or handle
         place = await self._place(key)
-        creation = Creation(op or f"{self._kind.name}.create", args, tensors, program)
 
         async def opened() -> Session:
             try:
@@ -216,15 +206,15 @@ class SessionRegistry:
                 reply = await self._creator.create(creation, handle, deadline)
                 session = self._kind.entry(
                     key[1],
-                    program[0] if program else "",
+                    creation.program[0] if creation.program else "",
                     reply.worker,
-                    lease_s,
-                    {**about, "bytes": reply.result["bytes"]},
+                    terms.lease_s,
+                    {**terms.about, "bytes": reply.result["bytes"]},
                     tenant=tenant,
                     handle=handle,
-                    job=job,
-                    durability="none" if self._stored is None else durability,
-                    checkpoint_every=checkpoint_every,
+                    job=terms.job,
+                    durability="none" if self._stored is None else terms.durability,
+                    checkpoint_every=terms.checkpoint_every,
                 )
                 await self._enter(session, creation, reply)
                 return session

@@ -20,6 +20,7 @@ import pytest
 from service.engine import EngineError, RemoteError
 from service.objects import Objects
 from service.problems import HttpProblem
+from service.sessions.creation import Creation, Terms
 from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.settings import Settings
@@ -87,9 +88,10 @@ class Client:
     async def open(self) -> None:
         given = {"w": tensor(self.twin.weight)}
         session = await self.registry.open(
-            {"query": {}}, given, program=PROGRAM, lease_s=1e6, deadline=5.0, about=dict(self.about),
-            durability="journal",
-        )  # fmt: skip
+            Creation("session.create", {"query": {}}, given, PROGRAM),
+            Terms(1e6, dict(self.about), "journal"),
+            deadline=5.0,
+        )
         self.id = session.id
 
     async def until_answered(self, call: Any) -> Any:

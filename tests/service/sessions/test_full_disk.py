@@ -11,6 +11,7 @@ import pytest
 from service.problems import HttpProblem
 from service.sessions import journal
 from service.sessions.changes import Write
+from service.sessions.creation import Creation, Terms
 from service.sessions.session import Durability, Session
 from service.store.errors import StorageFull
 from tests.service.sessions.fake_service import Process, tensor
@@ -37,7 +38,7 @@ async def step(process: Process, id: str) -> None:
 async def opened(process: Process, durability: Durability = "journal") -> Session:
     about: dict[str, Any] = {"optimizer": {"rate": 3}}
     return await process.registry.open(
-        {"query": {}}, {}, program=("prg_1", b"{}"), lease_s=100.0, deadline=60.0, about=about, durability=durability
+        Creation("session.create", {"query": {}}, {}, ("prg_1", b"{}")), Terms(100.0, about, durability), deadline=60.0
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from service.engine import WorkerLost
 from service.problems import HttpProblem
 from service.sessions.changes import Write
+from service.sessions.creation import Creation, Terms
 from tests.service.sessions.fake_service import Process, tensor
 
 pytestmark = pytest.mark.anyio
@@ -19,9 +20,10 @@ pytestmark = pytest.mark.anyio
 async def id(process: Process) -> str:
     about: dict[str, Any] = {"optimizer": {"rate": 3}}
     session = await process.registry.open(
-        {"query": {}}, {"w": tensor(1)}, program=("prg_1", b"{}"), lease_s=100.0, deadline=60.0, about=about,
-        durability="journal",
-    )  # fmt: skip
+        Creation("session.create", {"query": {}}, {"w": tensor(1)}, ("prg_1", b"{}")),
+        Terms(100.0, about, "journal"),
+        deadline=60.0,
+    )
     return session.id
 
 

@@ -14,10 +14,13 @@ from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, Wor
 from service.http.tensor_payloads import Answer
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
+from service.sessions.creation import Creation, Terms
 from service.sessions.registry import SessionRegistry, Write
 from service.sessions.replay import History, stored_answers
 from service.sessions.session import Session
 from service.settings import Settings
+
+CREATION = Creation("session.create", {}, {}, ("prg_1", b"{}"))
 
 
 class Worker:
@@ -87,9 +90,7 @@ def test_a_session_that_opens_after_its_caller_has_left_is_handed_to_the_cleanup
 
         about = {"loss": "loss", "targets": [], "optimizer": {}}
         opening = asyncio.create_task(
-            registry.open(
-                {}, {}, program=("prg_1", b"{}"), lease_s=60.0, deadline=10.0, about=about, job="job_1", left=cleanup
-            )
+            registry.open(CREATION, Terms(60.0, about, job="job_1"), deadline=10.0, left=cleanup)
         )
         await begun.wait()
         opening.cancel()
@@ -123,7 +124,7 @@ def registry(worker: Worker) -> SessionRegistry:
 
 @pytest.fixture
 async def session(registry: SessionRegistry) -> Session:
-    return await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
+    return await registry.open(CREATION, Terms(60, {}), deadline=1)
 
 
 async def step(registry: SessionRegistry, session: Session, seq: int | None, body: str = "a") -> tuple[Answer, bool]:
@@ -197,12 +198,12 @@ async def test_a_lost_worker_ends_its_sessions_and_reports_their_position(regist
 
 
 async def test_lost_sessions_do_not_count_as_open(registry, session, worker):
-    await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
-    await refused("quota-exceeded", registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={}))
+    await registry.open(CREATION, Terms(60, {}), deadline=1)
+    await refused("quota-exceeded", registry.open(CREATION, Terms(60, {}), deadline=1))
     assert await registry.uses_program("local", "prg_1") != []
     worker.lost("wrk_1", "killed")
     assert await registry.uses_program("local", "prg_1") == []
-    await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
+    await registry.open(CREATION, Terms(60, {}), deadline=1)
 
 
 async def test_a_session_that_failed_to_close_stays_open(registry, session, worker):

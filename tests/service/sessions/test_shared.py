@@ -18,6 +18,7 @@ from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
 from service.sessions import copies, journal
+from service.sessions.creation import Creation, Terms
 from service.sessions.epoch import Fenced
 from service.sessions.registry import Write
 from service.sessions.session import Session
@@ -52,9 +53,10 @@ def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 async def opened(process: Process, durability: Any = "journal") -> str:
     about: dict[str, Any] = {"optimizer": {"rate": 3}}
     session = await process.registry.open(
-        {"query": {}}, {"w": tensor(1)}, program=("prg_1", b"{}"), lease_s=LEASE_S, deadline=5.0, about=about,
-        durability=durability,
-    )  # fmt: skip
+        Creation("session.create", {"query": {}}, {"w": tensor(1)}, ("prg_1", b"{}")),
+        Terms(LEASE_S, about, durability),
+        deadline=5.0,
+    )
     return session.id
 
 
