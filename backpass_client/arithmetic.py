@@ -235,7 +235,7 @@ def _python_number(value: Any) -> int | float:
 def _check_none(method: str, others: Mapping[str, Any]) -> None:
     """Raises TypeError for an argument that reductions have in other libraries, such as dim."""
     for name in others:
-        raise TypeError(f"{method} has no argument {name!r}: it takes axis and keepdims, as in NumPy")
+        raise TypeError(f"{method} has no argument {name!r}: write x.{method}(axis, keepdims)")
 
 
 def _ints(given: tuple[Any, ...]) -> list[int]:

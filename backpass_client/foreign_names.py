@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FOREIGN_NAMES"]
+__all__ = ["FOREIGN_NAMES", "METHODS"]
 
 OPS = "its functions are functions of this package, such as bp.exp"
 OPTIMIZER = 'optimizers are settings of a session: optimizer={"type": "adam", "learning_rate": 0.001}'
@@ -58,6 +58,16 @@ MEANINGS: dict[str, str] = {
     "to_onnx export onnx": "did you mean Program.to_onnx or Session.to_onnx?",
     "all_close array_equal": "compare values with NumPy; in a program write bp.abs(x - y) < 1e-6",
 }
+
+METHODS = {
+    name: meaning
+    for names, meaning in {
+        "astype to type type_as float double half bfloat16 int long short bool": 'write bp.cast(x, dtype="float32")',
+        "numpy cpu asnumpy tolist": "the value of a symbol or an expression is an array: see value",
+    }.items()
+    for name in names.split()
+}
+"""Methods of arrays in other libraries -> the meaning here, where it is not that of the name in a package."""
 
 FOREIGN_NAMES = {name.replace("_", ""): meaning for names, meaning in MEANINGS.items() for name in names.split()}
 """Names of other libraries, without case and separators -> the meaning here."""

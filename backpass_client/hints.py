@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-__all__ = ["Hinted"]
+__all__ = ["Answered", "Hinted"]
 
 
 class Hinted:
     """A class whose attributes have other names in other libraries."""
+
+    __slots__ = ()
 
     _elsewhere: ClassVar[Mapping[str, str]] = {}
     """Names of other libraries, several in one text -> the meaning here."""
@@ -28,3 +30,14 @@ class Hinted:
         public = [each for each in dir(type(self)) if not each.startswith("_")]
         near = difflib.get_close_matches(name, public, 2, 0.7)
         return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+class Answered(Hinted):
+    """The result of a call. said: the members of the answer that have no attribute of their own."""
+
+    __slots__ = ()
+
+    said: Mapping[str, Any]
+
+    def _meaning(self, name: str) -> str:
+        return f"see said[{name!r}]" if name in self.said else super()._meaning(name)

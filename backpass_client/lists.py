@@ -10,7 +10,7 @@ import numpy as np
 from backpass_client.arguments import misfit
 from backpass_client.torch_tensors import to_array
 
-__all__ = ["as_declared", "check_members", "declared_dtypes", "name_list", "needs_dtypes"]
+__all__ = ["as_declared", "check_members", "chosen_gradients", "declared_dtypes", "name_list", "needs_dtypes"]
 
 
 def declared_dtypes(signature: Mapping[str, Any]) -> dict[str, str]:
@@ -41,7 +41,16 @@ def name_list(names: str | Sequence[str]) -> list[str]:
         return [names]
     if not isinstance(names, Iterable):
         raise TypeError(f"names of variables are given as a list, not as {_a(names)}")
-    return list(names)
+    found = list(names)
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"names of variables are texts, not {each!r}")
+    return found
+
+
+def chosen_gradients(names: str | Sequence[str]) -> str | list[str]:
+    """`return_gradients` of a request: "none", "norms", "all", or a list of names; any other text is one name."""
+    return names if isinstance(names, str) and names in ("none", "norms", "all") else name_list(names)
 
 
 def check_members(members: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
+from backpass_client.foreign_names import METHODS
 from backpass_client.op_table import hint_for, op_table
 
 __all__ = ["OpRecorder", "Operand", "apply", "current_recorder"]
@@ -65,6 +66,8 @@ class Operand(Arithmetic[R]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint and '; '}{hint}")
 
     def _hint_for(self, method: str) -> str:
+        if method in METHODS:
+            return METHODS[method]
         return f"write bp.{method}(x)" if method in op_table()["ops"] else hint_for(method)
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from backpass_client.connection import NO_HEADERS, NO_TENSORS, Service
+from backpass_client.hints import Answered
 from backpass_client.rows import from_tensors
 from backpass_client.streams import MEDIA_TYPE, GradientStream
 from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
@@ -21,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Gradients:
+class Gradients(Answered):
     """The result of one backward pass.
 
     gradients: arrays by parameter name; `Rows` for a table that the program reads only by lookups with `is_sparse`.

@@ -13,10 +13,10 @@ import numpy as np
 from backpass_client.checkpoints import Checkpoint, with_id
 from backpass_client.connection import NO_TENSORS, Service, condition, new_key, quoted
 from backpass_client.errors import BackpassError
-from backpass_client.hints import Hinted
+from backpass_client.hints import Answered, Hinted
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import submitted
-from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list, needs_dtypes
+from backpass_client.lists import as_declared, check_members, chosen_gradients, declared_dtypes, name_list, needs_dtypes
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
@@ -28,7 +28,7 @@ __all__ = ["OptimizerState", "Session", "Step", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Step:
+class Step(Answered):
     """The values of one step, computed before its update.
 
     said:     JSON members, such as step and next_seq.
@@ -184,7 +184,7 @@ class Session(Hinted):
         Raises Stopped if one of several steps fails after others. Warns of gradients that are exactly zero: any of them
         in the first step of a session; later, if the answer has norms, all of them.
         """
-        returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
+        returned = chosen_gradients(return_gradients)
         check_members(more)
         asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
         found = self._step(*self._calls.send("steps", asked, self._tensors(feeds, target_gradients), if_match))
@@ -213,7 +213,7 @@ class Session(Hinted):
             for name, gradient in stream: ...
             print(stream.result.loss)
         """
-        returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
+        returned = chosen_gradients(return_gradients)
         check_members(more)
         asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
         return self._calls.stream("steps", asked, self._tensors(feeds, target_gradients), self._step, if_match)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,9 @@ class NamedArrays(dict[str, np.ndarray]):
     """NamedArrays by name, with a short `repr`."""
 
     __slots__ = ()
+
+    def __missing__(self, name: Any) -> NoReturn:
+        raise KeyError(f"there is no {name!r}; there are {', '.join(map(repr, self)) or 'no arrays'}")
 
     def __repr__(self) -> str:
         return shown(dict(self))

@@ -33,6 +33,8 @@ class Variable(Expression):
                 "or /, and have no : after leading digits alone"
             )
         self._data = np.array(data)
+        if self._data.dtype.kind in "USOMmc":
+            raise TypeError(f"a variable holds an array of numbers, not {data!r}")
         self.requires_grad = requires_grad
         if requires_grad and self._data.dtype.kind in "iub":
             self._data = self._data.astype(np.float64)

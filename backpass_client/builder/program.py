@@ -21,6 +21,14 @@ __all__ = ["BuiltProgram", "built", "explain", "program"]
 
 TO_COMPUTE = "register it, service.programs.create(program), and call evaluate, gradients or session of the result"
 
+COMPUTING = frozenset(
+    {
+        "analysis", "backward", "check", "evaluate", "fit", "forward", "grad", "gradients", "predict", "run", "session",
+        "step", "stream_gradients", "to_onnx", "train",
+    }
+)  # fmt: skip
+"""What people ask of a program that only a service can do."""
+
 
 class BuiltProgram:
     """A program that a Python function has written. ``print`` shows it; `Program(service, built)` registers it.
@@ -69,7 +77,7 @@ class BuiltProgram:
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raises AttributeError, which tells how to compute the program."""
-            hint = f"; {TO_COMPUTE}" if name in ("evaluate", "gradients", "session", "stream_gradients") else ""
+            hint = f"; {TO_COMPUTE}" if name in COMPUTING else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def document(self) -> dict[str, Any]:

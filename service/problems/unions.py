@@ -107,10 +107,19 @@ def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) ->
         return _example(model, path) or _listed(_members(model, path))
     if mistake["type"] == "extra_forbidden" and model is not None:
         members = _members(model, path[:-1])
-        return near(str(path[-1]), members) or _listed(members)
+        place = _deeper(model, path)
+        return near(str(path[-1]), members) or (place and f"did you mean {place}?") or _listed(members)
     if "expected" in mistake.get("ctx", {}):
         value = _value(document, path)
         return near(value, QUOTED.findall(mistake["ctx"]["expected"])) if isinstance(value, str) else None
+    return None
+
+
+def _deeper(model: type[BaseModel], path: Path) -> str | None:
+    """The pointer of a member of this name in a member of the object at `path`, such as /init/seed for /seed."""
+    for member in _members(model, path[:-1]):
+        if path[-1] in _members(model, (*path[:-1], member)):
+            return "/" + "/".join(map(str, (*path[:-1], member, path[-1])))
     return None
 
 

@@ -13,8 +13,10 @@ import backpass_client as bp
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.builder.inference.pairs import PAIRED
 from backpass_client.builder.signatures import signature_of
+from backpass_client.lists import chosen_gradients, name_list
 from backpass_client.op_table import op_table
 from backpass_client.tensorfile import pack
+from backpass_client.text import NamedArrays
 
 ROWS, NUMBERS, COLUMN = bp.f32["batch", 3], bp.f32["batch"], bp.f32["batch", 1]
 WIDE, WHOLE = bp.f64["batch", 3], bp.i64["batch", 3]
@@ -69,8 +71,12 @@ CASES: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     ),
     "zeros of an open shape": (lambda x=ROWS: x + np.zeros(x.shape), bp.InvalidOp, "bp.zeros_like(x) has the shape"),
     "assignment to an element": (set_item, TypeError, "a value does not change in place: x = bp.where(mask, value, x)"),
-    "dim of PyTorch": (lambda x=ROWS: x.sum(dim=1), TypeError, "sum has no argument 'dim': it takes axis and keepdims"),
-    "keepdim": (lambda x=ROWS: x.mean(1, keepdim=True), TypeError, "mean has no argument 'keepdim': it takes axis"),
+    "dim of PyTorch": (
+        lambda x=ROWS: x.sum(dim=1),
+        TypeError,
+        "sum has no argument 'dim': write x.sum(axis, keepdims)",
+    ),
+    "keepdim": (lambda x=ROWS: x.mean(1, keepdim=True), TypeError, "mean has no argument 'keepdim': write x.mean(axis"),
     "two axes of three": (lambda x=bp.f32[2, 3, 4]: x.transpose(-1, -2), bp.InvalidOp, "name each axis once"),
     "an array of symbols": (lambda x=ROWS: np.array([x, x]), TypeError, "bp.stack and bp.concat join symbols"),
     "a format of numbers": (
@@ -193,3 +199,61 @@ def test_a_value_that_is_no_array_of_numbers_names_its_variable_and_the_cure(val
     with pytest.raises(bp.BackpassError) as caught:
         pack({"y": value}, {})
     assert "'y'" in str(caught.value) and text in str(caught.value)
+
+
+# --- results and names -------------------------------------------------------------------------------------------
+
+
+def test_a_result_leads_to_the_members_of_its_answer():
+    step = bp.Step(None, {}, {}, {"learning_rate": 0.1, "step": 3})
+
+    with pytest.raises(
+        AttributeError, match=r"'Step' object has no attribute 'learning_rate'; see said\['learning_rate"
+    ):
+        step.learning_rate  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean fetched"):
+        bp.Gradients(None, {}, {}, {}).fetchd  # noqa: B018
+
+
+def test_a_name_without_an_array_lists_those_that_there_are():
+    arrays = NamedArrays({"w": np.ones(2), "b": np.ones(1)})
+
+    with pytest.raises(KeyError, match="there is no 'v'; there are 'w', 'b'"):
+        arrays["v"]
+    with pytest.raises(KeyError, match="there is no 'w'; there are no arrays"):
+        NamedArrays()["w"]
+    assert arrays.get("v") is None and "v" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [("w", ["w"]), ("all", "all"), ("none", "none"), ("norms", "norms"), (["all"], ["all"]), (("w", "b"), ["w", "b"])],
+)
+def test_a_name_of_one_gradient_is_a_list_of_it(given: Any, sent: Any):
+    assert chosen_gradients(given) == sent
+
+
+@pytest.mark.parametrize("names", [[bp.f32[2]], [1], [None]])
+def test_a_name_that_is_no_text_is_refused(names: Any):
+    with pytest.raises(TypeError, match="names of variables are texts, not "):
+        name_list(names)
+
+
+@pytest.mark.parametrize("data", ["a", None, ["a", "b"], np.ones(2, complex)])
+def test_a_variable_that_holds_no_numbers_is_refused(data: Any):
+    with pytest.raises(TypeError, match="a variable holds an array of numbers, not "):
+        bp.Variable(data)
+
+
+@pytest.mark.parametrize(("method", "text"), [("float", "bp.cast"), ("to", "bp.cast"), ("numpy", "see value")])
+def test_a_method_that_converts_leads_to_the_op(method: str, text: str):
+    with pytest.raises(AttributeError, match=text):
+        getattr(bp.Variable([1.0]), method)
+
+
+@pytest.mark.parametrize("name", ["step", "fit", "run", "gradients"])
+def test_a_program_without_a_service_says_where_it_computes(name: str):
+    built = bp.program(lambda x=ROWS: x.sum())
+
+    with pytest.raises(AttributeError, match=r"register it, service.programs.create\(program\)"):
+        getattr(built, name)

@@ -201,3 +201,9 @@ def test_a_value_in_place_of_an_object_without_an_example_gets_its_members(clien
         "must be an object",
         "the members are fraction, dataset_id, every",
     )
+
+
+def test_a_member_that_belongs_one_level_deeper_leads_there():
+    (error,) = errors(CreateSession, SESSION | {"seed": 1})
+
+    assert (error["pointer"], error["suggestion"]) == ("/seed", "did you mean /init/seed?")
