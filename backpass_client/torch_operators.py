@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["translations"]
+from backpass_client.torch_functions import of_service
 
-DOMAIN = "backpass"
-"""The domain of operators that only the service reads."""
+__all__ = ["translations"]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -25,25 +24,11 @@ def translations() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_functional.default: _batch_norm,
         aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
         aten.scaled_dot_product_attention.default: _attention,
-        aten.detach.default: _stop_gradient,
         aten.log_sigmoid.default: _log_sigmoid,
         aten.scalar_tensor.default: _scalar,
         **{each.vec: _nearest for each in nearest},
+        **of_service(),
     }
-
-
-def _stop_gradient(x: Any) -> Any:
-    """The identity, without a gradient."""
-    from onnx.defs import OpSchema, get_schema
-    from onnxscript.values import Op, Opset
-
-    types = ("T", sorted(get_schema("Identity", 1).type_constraints[0].allowed_type_strs), "")
-    schema = OpSchema(
-        "StopGradient", DOMAIN, 1,
-        inputs=[OpSchema.FormalParameter("x", "T")], outputs=[OpSchema.FormalParameter("y", "T")],
-        type_constraints=[types],
-    )  # fmt: skip
-    return Op(Opset(DOMAIN, 1), "StopGradient", schema)(x)
 
 
 def _log_sigmoid(x: Any) -> Any:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from backpass_client import torch_poles
 from backpass_client.errors import BackpassError
 from backpass_client.torch_graphs import Body, Rewrite, argument_values, calls, is_float, place, schema_name
 
@@ -29,6 +30,10 @@ def rewrites() -> dict[Any, Rewrite]:
         aten.item.default: _item,
         aten.detach_.default: lambda make, x: make(aten.detach.default, x),
         aten.embedding.default: _embedding,
+        aten.sinc.default: torch_poles.sinc,
+        aten.std.default: torch_poles.std_of_all,
+        aten.std.dim: torch_poles.std_by_axis,
+        aten.std.correction: torch_poles.std,
         aten.scatter_reduce.two: _scatter_reduce,
         aten.scatter_reduce_.two: _scatter_reduce_in_place,
         aten.avg_pool2d.default: _average_pool,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import backpass_client as bp
@@ -48,6 +49,76 @@ def test_embeddings_that_scale_are_refused(layer: Any, feature: dict[str, Any], 
 
     with pytest.raises(bp.BackpassError, match=f"{next(iter(feature))} of an embedding.* \\(at 0\\)"):
         bp.from_torch(module, tensor([[1, 1]]), service)
+
+
+# --- poles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "deviation",
+    [
+        torch.std,
+        lambda x: torch.std(x, 1),
+        lambda x: torch.std(x, (0, 1), correction=0, keepdim=True),
+        lambda x: x.std(unbiased=False),
+        lambda x: x.std(-1, unbiased=True, keepdim=True),
+    ],
+    ids=["all", "an axis", "two axes", "biased", "kept"],
+)
+@pytest.mark.parametrize("x", [torch.full((2, 4), 3.0), torch.randn(3, 5)], ids=["equal numbers", "others"])
+def test_a_standard_deviation_of_zero_has_gradient_0(deviation: Any, x: Any, service: bp.Service):
+    assert_as_in_torch(service, deviation, x)
+
+
+def test_the_deviation_of_a_batch_of_any_size_has_a_gradient_where_it_is_zero(service: bp.Service):
+    class Deviation(nn.Module):
+        def forward(self, x):
+            return torch.std(x, 0).sum()
+
+    batch = torch.export.Dim("batch", min=2)
+    program = bp.from_torch(Deviation(), torch.randn(3, 2), service, dynamic_shapes={"x": {0: batch}})
+
+    for x in (np.full((5, 2), 3.0, "float32"), np.random.default_rng(0).normal(size=(4, 2)).astype("float32")):
+        leaf = torch.tensor(x, requires_grad=True)
+        torch.std(leaf, 0).sum().backward()
+        found = program.gradients(feeds={"x": x}, targets=list(program.outputs), inputs=["x"])
+        np.testing.assert_allclose(found.gradients["x"], leaf.grad.numpy(), 1e-4, 1e-6)
+
+
+def test_the_quotient_of_sine_and_argument_is_smooth_at_zero(service: bp.Service):
+    assert_as_in_torch(service, torch.sinc, tensor([-1.5, -1e-3, 0.0, 0.25, 2.0]))
+
+
+def test_the_angle_of_a_point_has_a_gradient_on_both_axes(service: bp.Service):
+    y, x = tensor([0.0, 0.0, 2.0, -1.0, 1.0, -3.0]), tensor([1.0, -1.0, 0.0, 0.0, -2.0, 0.5])
+
+    assert_as_in_torch(service, torch.atan2, y, x)
+    assert_as_in_torch(service, lambda y: torch.atan2(y[:, None] + 4, x), y)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    {
+        "hypot": (torch.hypot, [[3.0, 0.0, 1e-25], [4.0, 2.0, 1e-25]]),
+        "logaddexp": (torch.logaddexp, [[-200.0, 5.0, 3.0], [-200.0, 300.0, 3.0]]),
+        "xlogy": (torch.xlogy, [[0.0, 0.0, 2.0], [0.5, 2.0, 3.0]]),
+        "lgamma": (torch.lgamma, [[-2.5, 0.5, 2.0, 30.0]]),
+        "digamma": (torch.digamma, [[-2.5, 0.5, 2.0, 30.0]]),
+        "erfinv": (torch.erfinv, [[-0.99, 0.0, 0.5]]),
+        "cumprod": (lambda x: torch.cumprod(x, 1), [[[0.0, 2.0, 3.0], [2.0, 0.0, 0.0]]]),
+        "logcumsumexp": (lambda x: torch.logcumsumexp(x, -1), [[[-100.0, 0.0, 100.0], [3.0, 1.0, 2.0]]]),
+    }.values(),
+    ids=lambda each: getattr(each, "__name__", ""),
+)  # fmt: skip
+def test_functions_that_onnx_lacks_are_those_of_the_service(function: Any, inputs: Any, service: bp.Service):
+    assert_as_in_torch(service, function, *map(tensor, inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+def test_functions_that_onnx_lacks_keep_the_dtype(dtype: Any, service: bp.Service):
+    x, y = tensor([0.5, 1.0, 2.0], dtype=dtype), tensor([1.0, 0.25, 3.0], dtype=dtype)
+
+    assert_as_in_torch(service, lambda x, y: torch.xlogy(x.detach(), y), x, y, rtol=1e-2)
 
 
 # --- losses --------------------------------------------------------------------------------------------------------
