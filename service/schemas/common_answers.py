@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from service.http.direct_answers import LIVE
 from service.http.idempotency import SECRETS
 from service.problems import CODES, responses
 
 __all__ = ["add_common_answers"]
 
+ALL = ("invalid-request",)
+"""Codes of all operations: they refuse query parameters that they do not declare."""
 EVERY = ("draining", "storage-unavailable")
 """Codes of all operations below /v1: the service ends, or its store does not answer."""
 BODY = ("body-timeout", "body-too-large", "unsupported-media-type", "unsupported-encoding", "invalid-request")
@@ -34,6 +37,7 @@ def add_common_answers(document: dict[str, Any]) -> None:
 
 
 def _codes(path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
+    yield from ALL if path != LIVE else ()  # the protocol answers that one, whatever its query
     if path.startswith("/v1/"):
         yield from EVERY
     if path.startswith("/v1/") and not path.startswith(SECRETS):
