@@ -20,8 +20,11 @@ from core.plan.data import RowKernel
 
 __all__ = ["BLOCK", "summing_function"]
 
-BLOCK = 256
+BLOCK = 1024
 """Fewest rows of a block, and the number of blocks that are added up before their sum goes to the array."""
+
+LEAST = 8192
+"""Fewest elements of the rows of a block: a call for fewer of them takes too long."""
 
 SHARE = 16
 """Elements that the rows of a block have for each element of its sums: starting and adding these costs little."""
@@ -38,7 +41,7 @@ def summing_function(module: Module, kernel: RowKernel) -> str:
     one = module.function(kernel, "rows", lambda name: row_function(name, kernel))
     sums = _sums(kernel)
     size = sum(sums.values())
-    block = max(BLOCK, 1 << (SHARE * size // kernel.inner).bit_length())
+    block = max(BLOCK, 1 << (max(SHARE * size, LEAST - 1) // kernel.inner).bit_length())
     if not sums or size > WIDEST or kernel.merged or _longest(kernel, sums) <= max(LONG, 2 * block):
         return one
     return module.function(("sums", kernel), "sums", lambda name: _in_blocks(name, one, kernel, sums, block))
