@@ -22,7 +22,7 @@ from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.hints import Hinted
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["NO_HEADERS", "NO_TENSORS", "Service", "condition", "new_key", "quoted"]
+__all__ = ["NO_HEADERS", "NO_TENSORS", "Service", "condition", "etag_of", "new_key", "quoted"]
 
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
@@ -145,14 +145,20 @@ class Service(Hinted):
         headers: Mapping[str, str] = NO_HEADERS,
         repeat: bool | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Send JSON members and tensors; (JSON members, tensors) of the response. Otherwise as `call`."""
+        """Send JSON members and tensors; (JSON members, tensors) of the response. Otherwise as `call`.
+
+        The header ETag is the member `etag`, in the form that it has for JSON.
+        """
         sent = {"accept": MEDIA_TYPE, **headers}
         if method == "GET":
             answer = self._send(method, path, repeat, headers=sent)
         else:
             sent["content-type"] = MEDIA_TYPE
             answer = self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent)
-        return unpack(of_type(answer, f"{method} {path}", MEDIA_TYPE).content)
+        said, found = unpack(of_type(answer, f"{method} {path}", MEDIA_TYPE).content)
+        if "etag" in answer.headers:
+            said["etag"] = answer.headers["etag"].replace(".safetensors", "")
+        return said, found
 
     def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any], *, repeat: bool = False) -> Any:
         """POST JSON members and tensors; the JSON of the response. Otherwise as `call`.
@@ -303,6 +309,14 @@ def condition(if_match: str | None) -> dict[str, str]:
     if not isinstance(if_match, str):
         raise TypeError(f"if_match is a version, such as session.etag, not {if_match!r}")
     return {"if-match": if_match if if_match == "*" or '"' in if_match else f'"{if_match}"'}
+
+
+def etag_of(said: Mapping[str, Any]) -> str | None:
+    """The version in an answer of a session, or in its view, whose ETag follows from its members; None without one."""
+    if "etag" in said or "weights_version" not in said:
+        return said.get("etag")
+    has_sum = said.get("accumulated") and "next_seq" in said
+    return f'"{said["weights_version"]}{".g" + str(said["next_seq"] - 1) if has_sum else ""}"'
 
 
 def quoted(name: str) -> str:

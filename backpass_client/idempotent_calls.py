@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from backpass_client.connection import Service, condition
+from backpass_client.connection import Service, condition, etag_of
 from backpass_client.errors import PreconditionFailed, Refused
 from backpass_client.streams import MEDIA_TYPE, GradientStream
 from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
@@ -93,14 +93,14 @@ class IdempotentCalls:
         return GradientStream(opened, ended, attempts=self._service.attempts)
 
     def _took_effect(self, said: Mapping[str, Any]) -> None:
-        self.next, self._version, self._unsure = said["next_seq"], said.get("weights_version"), False
+        self.next, self._version, self._unsure = said["next_seq"], etag_of(said), False
 
     def _catch_up(self, headers: Mapping[str, str]) -> None:
         """Ask for the next number, if the call is for a version that another client has written."""
         wanted = headers.get("if-match")
-        if wanted not in (None, "*", f'"{self._version}"') and not self._unsure:
+        if wanted not in (None, "*", self._version) and not self._unsure:
             view = self._service.call("GET", self._path)
-            self.next, self._version = view["next_seq"], view["weights_version"]
+            self.next, self._version = view["next_seq"], etag_of(view)
 
     def _send(
         self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any], headers: Mapping[str, str]

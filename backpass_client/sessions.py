@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from backpass_client.checkpoints import Checkpoint, with_id
-from backpass_client.connection import NO_TENSORS, Service, condition, new_key, quoted
+from backpass_client.connection import NO_TENSORS, Service, condition, etag_of, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.hints import Answered, Hinted
 from backpass_client.idempotent_calls import IdempotentCalls
@@ -112,8 +112,8 @@ class Session(Hinted):
         self.id: str = about["id"]
         self.path = f"/v1/sessions/{self.id}"
         self._dtypes = dtypes
-        self._calls = IdempotentCalls(service, self.path, about["next_seq"], about["weights_version"])
-        self._version: str = about["weights_version"]
+        self._calls = IdempotentCalls(service, self.path, about["next_seq"], etag_of(about))
+        self._etag = etag_of(about) or ""
 
     @classmethod
     def from_checkpoint(
@@ -155,9 +155,9 @@ class Session(Hinted):
     def etag(self) -> str:
         """The version of the session in the last answer to this object, to be given as `if_match`.
 
-        It covers parameters, states, optimizer state and settings, but not added-up gradients.
+        It covers parameters, states, optimizer state, settings, and added-up gradients.
         """
-        return f'"{self._version}"'
+        return self._etag
 
     def view(self) -> dict[str, Any]:
         """The state of the session: step, version of the weights, lease."""
@@ -418,7 +418,7 @@ class Session(Hinted):
 
     def _seen(self, said: dict[str, Any]) -> dict[str, Any]:
         """The members of an answer, whose version is `etag` from now on."""
-        self._version = said.get("weights_version", self._version)
+        self._etag = etag_of(said) or self._etag
         return said
 
     def _step(self, said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:

@@ -140,3 +140,18 @@ def test_after_a_failed_precondition_the_next_call_has_the_right_number(service,
 
     assert other.next_seq == 4
     assert other.step(FEEDS).said["step"] == 4
+
+
+def test_the_etag_covers_the_sum_of_gradients(service, session):
+    """An answer, a read, and the view of another client name the same version, which an update is made for."""
+    session.gradients(FEEDS, accumulate=True)
+    after_call = session.etag
+    session.parameters()
+    other = bp.Session(service, session.id)
+    assert session.etag == after_call == other.etag != '"e1.v1"'
+
+    session.gradients(FEEDS, accumulate=True)
+    with pytest.raises(bp.PreconditionFailed):
+        other.evaluate(FEEDS, if_match=other.etag)
+    assert session.update(reduction="mean", if_match=session.etag)["step"] == 2
+    assert session.etag == '"e1.v2"'
