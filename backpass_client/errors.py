@@ -68,8 +68,7 @@ class PreconditionFailed(Refused):
 
     @property
     def etag(self) -> str | None:
-        version = self.problem.get("weights_version")
-        return None if version is None else f'"{version}"'
+        return self.problem.get("etag")
 
 
 def refusal(problem: dict[str, Any], request: str, retry_after: float | None = None) -> Refused:

@@ -126,7 +126,7 @@ class Copies:
         if not accepts(session.etag):
             await self.check_current(session)
             detail = f"the {self._kind.name} has changed since the version in If-Match"
-            raise HttpProblem("precondition-failed", detail, **session.position)
+            raise HttpProblem("precondition-failed", detail, **session.position, etag=session.etag)
 
     async def check_current(self, session: Session) -> None:
         """Raises Fenced if another process of the service has taken the session over."""

@@ -130,6 +130,21 @@ def test_a_numbered_call_for_a_version_of_another_client_is_no_repetition_of_its
     assert answer["step"] == 3 and session.view()["accumulated"] == 0
 
 
+def test_a_failed_precondition_tells_the_version_with_the_sum_of_gradients(service, session):
+    other = bp.Session(service, session.id)
+    session.gradients(FEEDS, accumulate=True)
+    before = session.etag
+    other.view()
+    other.gradients(FEEDS, accumulate=True)
+
+    with pytest.raises(bp.PreconditionFailed) as error:
+        session.update(reduction="sum", if_match=before)
+
+    assert error.value.etag == other.etag != before
+    session.update(reduction="sum", if_match=error.value.etag)
+    assert session.view()["accumulated"] == 0
+
+
 def test_after_a_failed_precondition_the_next_call_has_the_right_number(service, session):
     other = bp.Session(service, session.id)
     session.step(FEEDS)
