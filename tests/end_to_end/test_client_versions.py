@@ -131,10 +131,8 @@ def test_a_numbered_call_for_a_version_of_another_client_is_no_repetition_of_its
 
 
 def test_a_failed_precondition_tells_the_version_with_the_sum_of_gradients(service, session):
-    other = bp.Session(service, session.id)
     session.gradients(FEEDS, accumulate=True)
-    before = session.etag
-    other.view()
+    before, other = session.etag, bp.Session(service, session.id)
     other.gradients(FEEDS, accumulate=True)
 
     with pytest.raises(bp.PreconditionFailed) as error:
