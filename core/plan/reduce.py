@@ -91,14 +91,14 @@ def reduced(
     """
     if type.dtype == "bool" and kind == "sum":
         kind = "or"
-    home = entry.fusion.size if isinstance(entry, Member) and 0 in over else None
+    home = entry.fusion if isinstance(entry, Member) and entry.fusion.size is not None and 0 in over else None
     if is_half(type) and kind in ("sum", "prod"):
         return narrowed(low, reduced(low, kind, widened(low, entry), over, wide(type)), type)
     if 0 in entry.shape:
         raise Unsupported("a reduction of nothing inside another op")
     fusion, axes = low.join(entry.shape, [entry])
     limited = fusion.size is not None and 0 in over
-    if home is not None and fusion.size is not home:
+    if home is not None and fusion is not home:
         raise Unsupported("a sum of rows whose number only the run tells")
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
     gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)
