@@ -624,6 +624,13 @@ class _ParameterOutFirstOutLargestOutStepOut(tuple[R, R, R, R]):
     largest_out: R
     step_out: R
 
+class _ParameterOutFirstOutSecondOutLargestOutStepOut(tuple[R, R, R, R, R]):
+    parameter_out: R
+    first_out: R
+    second_out: R
+    largest_out: R
+    step_out: R
+
 class _ParameterOutFirstOutSecondOutStepOut(tuple[R, R, R, R]):
     parameter_out: R
     first_out: R
@@ -783,7 +790,7 @@ def affine_grid(theta: R | Array, *, size: Sequence[int], align_corners: bool = 
 def alpha_dropout(x: R | Array, key: R | Array | None = None, *, p: float = 0.5, is_test: bool = False, seed: int = 0, stream: int = 0) -> R:
     """Dropout that keeps mean 0 and variance 1, for use with `selu` (Klambauer et al. 2017)."""
 
-def amsgrad(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, largest: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R, R]:
+def amsgrad(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, largest: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutFirstOutSecondOutLargestOutStepOut[R]:
     """`adam` with ``largest = max(largest, second)`` instead of the mean square (Reddi, Kale and Kumar 2018)."""
 
 def argmax(x: R | Array, *, axis: int = -1, keepdims: bool = False) -> R:

@@ -14,7 +14,7 @@ import pytest
 
 from core.autodiff.hooks import Hook
 from core.codegen import backend as backends
-from core.codegen import kernel_calls, parallel
+from core.codegen import parallel
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
@@ -50,7 +50,7 @@ def rare_forms(monkeypatch):
     monkeypatch.setattr(side_by_side, "LIMITS", Limits(longest=1e18, heavy=0.0, gain=-math.inf))
     monkeypatch.setattr(sizes, "FEWEST", 2)
     monkeypatch.setattr(sizes, "MOST", 8)
-    for module in (data, sizes, sized_products, linear, kernel_calls):
+    for module in (data, sizes, sized_products, linear):
         monkeypatch.setattr(module, "PRODUCT_BLOCK", BLOCK)
 
 

@@ -19,7 +19,9 @@ from core.runtime.run import Run
 from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.agreement import cotangent, has_lists, same
 from tests.laws.examples import CASES, OPS, arrays, block_for, examples_of, floats
-from tests.laws.guards import Guarded
+from tests.laws.guards import Guarded, guards
+
+__all__ = ["guards"]
 
 FIRST = [(name, i) for name, i in CASES if i == 0]
 
