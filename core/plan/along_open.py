@@ -108,7 +108,9 @@ def _slice(low: Lowering, op: Op) -> None:
     for axis, part in parts:
         if axis in own:
             at, own[axis] = _places(low, part, own[axis])
-            if (part.start, part.step) != (0, 1) or own[axis].bound != view.shape[axis]:  # else only the size is new
+            if (part.start, part.step) == (0, 1) and own[axis].bound == view.shape[axis]:  # only the size is new
+                low.shared.sliced.add(view.root)
+            else:
                 view = taken(low, op, view, at, axis)
     set_sizes(low, op, [own])
     low.define(op.outputs[0], view)

@@ -34,6 +34,7 @@ def lower_dynamic_slice(low: Lowering, op: Op) -> None:
         if size is not None:
             sizes[axis] = size
             if size.bound == x.shape[axis] and _is_beginning(low, op):
+                low.shared.sliced.add(view.root)
                 continue
         smaller = (*shape[:axis], at.shape[0], *shape[axis + 1 :])
         target = low.allocate(smaller, x.dtype)

@@ -82,6 +82,7 @@ class Shared:
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)
+    sliced: set[Root] = field(default_factory=set)
     divided: dict[Span, Division] = field(default_factory=dict)
     unsteady: set[int] = field(default_factory=set)
     error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))

@@ -73,8 +73,7 @@ def _takes_parts(low: Lowering, op: Op, size: Size) -> bool:
 
 def _sum_in_parts(low: Lowering, op: Op, a: View, b: View, size: Size) -> bool:
     """Lower a product of `a` [m, k] and `b` [k, n], of which only the run tells k. False if that cannot be."""
-    kept = all(v.root.place == "arena" or v.strides[axis] == v.shape[1 - axis] for v, axis in ((a, 1), (b, 0)))
-    if not kept:
+    if not all(_is_own(low, v) or v.strides[axis] == v.shape[1 - axis] for v, axis in ((a, 1), (b, 0))):
         return False
     turns = low.target.products.turns(a.shape[0], b.shape[1], product_block(size.bound))
     turns = turns and a.strides[0] == 1 and b.strides[1] == 1
@@ -87,14 +86,19 @@ def _sum_in_parts(low: Lowering, op: Op, a: View, b: View, size: Size) -> bool:
     return True
 
 
+def _is_own(low: Lowering, view: View) -> bool:
+    """Whether nothing reads the memory behind the length of an array."""
+    return view.root.place == "arena" and view.root not in low.shared.sliced
+
+
 def _zero_behind(low: Lowering, op: Op, size: Size, view: View, axis: int) -> View | None:
     """Make an operand zero from its length along `axis` to the end of its last block.
 
-    An array that belongs to others stays as it is: the result is a copy of its last block, with zeros.
+    An array whose memory belongs to others, too, stays as it is: the result is a copy of its last block, with zeros.
     """
     other, block = 1 - axis, product_block(size.bound)
     spec = Tail(view.dtype, size.bound, view.strides[axis], view.shape[other], view.strides[other], block)
-    if view.root.place == "arena":
+    if _is_own(low, view):
         low.add(Kernel("clear_tail", spec, (size.length, view), location=op.location))
         return None
     shape = tuple(block if i == axis else n for i, n in enumerate(view.shape))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Instruction, Kernel, Limited, Root, Rows, View, contiguous
+from core.plan.data import Gemm, Instruction, Kernel, Limited, Root, Rows, View, bytes_of, contiguous
 from core.plan.geometry import Tail
 
 __all__ = ["clear_tails"]
@@ -37,20 +37,19 @@ def _cleared(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def _results(each: Limited) -> Iterator[tuple[Root, str]]:
-    """The arrays of floats, with their dtypes, of which an instruction writes the first rows."""
+    """The arrays of floats, with their dtypes, of which an instruction writes the first rows, and no other one a part."""
     inner = each.instruction
+    views: list[View] = []
     if isinstance(inner, Gemm):
-        views = [inner.c]
+        shape, views = inner.c.shape, [inner.c]
     elif isinstance(inner, Rows):
         shape = (*inner.kernel.outer, inner.kernel.inner)
         stored = {i.operand for i in inner.kernel.code if i.kind == "store"}
         operands = [(inner.kernel.operands[n], inner.views[n]) for n in stored]
         views = [v for o, v in operands if (*o.outer, o.inner) == contiguous(shape)]
-    else:
-        views = []
     for view in views:
-        count = view.root.nbytes // as_dtype(view.dtype).itemsize
-        if view.root.place == "arena" and not count % each.bound and as_dtype(view.dtype).kind not in "biu":
+        is_whole = view.offset == 0 and view.root.nbytes == bytes_of(shape, view.dtype)
+        if view.root.place == "arena" and is_whole and as_dtype(view.dtype).kind not in "biu":
             yield view.root, view.dtype
 
 

@@ -125,6 +125,19 @@ def long_products(dtype: str) -> Case:
     return case
 
 
+def beginnings(s: Sketch) -> list[str]:
+    """Sums over all rows but the last ones: the rows behind them are read later, and stay as they are."""
+    x = s.op("reshape", x_of(s, BATCH, 256, 8), shape=[-1, 8])
+    near = s.op("tanh", s.op("matmul", x, w_of(s, 8, 8)))
+    parts = [s.op("slice", each, axes=[0], starts=[0], ends=[-100]) for each in (near, x)]
+    return [
+        s.op("matmul", parts[0], parts[1], transpose_x=True),
+        s.op("matmul", parts[1], parts[1], transpose_x=True),
+        s.op("sin", near),
+        s.op("reduce_sum", near, axes=[0]),
+    ]
+
+
 def normalised(dtype: str) -> Case:
     def case(s: Sketch) -> list[str]:
         """Means and variances of channels over an open number of images."""
@@ -325,6 +338,7 @@ CASES = (
     shapes,
     products,
     heads,
+    beginnings,
     long_products("float64"),
     long_products("float32"),
     long_products("bfloat16"),
