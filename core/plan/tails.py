@@ -37,11 +37,12 @@ def _cleared(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def _results(each: Limited) -> Iterator[tuple[Root, str]]:
-    """The arrays of floats, with their dtypes, of which an instruction writes the first rows, and no other one a part."""
+    """The arrays of floats, with their dtypes, of which an instruction writes the first rows, and all that is written."""
     inner = each.instruction
     views: list[View] = []
     if isinstance(inner, Gemm):
-        shape, views = inner.c.shape, [inner.c]
+        shape = inner.c.shape
+        views = [inner.c] if inner.c.strides == contiguous(shape) else []
     elif isinstance(inner, Rows):
         shape = (*inner.kernel.outer, inner.kernel.inner)
         stored = {i.operand for i in inner.kernel.code if i.kind == "store"}
