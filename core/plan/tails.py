@@ -37,7 +37,7 @@ def _cleared(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def _results(each: Limited) -> Iterator[tuple[Root, str]]:
-    """The arrays of floats, with their dtypes, of which an instruction writes the first rows, and all that is written."""
+    """The arrays of floats, with their dtypes, that an instruction writes, from the first row on."""
     inner = each.instruction
     views: list[View] = []
     if isinstance(inner, Gemm):
