@@ -101,6 +101,8 @@ def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int], tuple[int, .
     others = math.prod(n for i, n in enumerate(shape[:first]) if i in over)
     if row < SHORTEST or (others == 1 and row <= low.target.rows.longest_row):
         return None
+    if low.limit is not None and first == 0:  # only the run tells where the last row ends
+        return None
     rows, left = frozenset(range(first, len(shape))), tuple(i for i in range(first) if i in over)
     if row > LONGEST:
         length = next((n for n in range(LONGEST, SHORTEST - 1, -1) if row % n == 0), 0)

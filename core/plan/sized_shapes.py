@@ -24,7 +24,7 @@ from core.plan.meeting_sizes import (
     with_known,
 )
 from core.plan.shapes import expanded, order_of_axes, reshaped
-from core.plan.sized import masked, rule, run, set_sizes, under, whole
+from core.plan.sized import clear_integers, masked, rule, run, set_sizes, under, whole
 from core.plan.sized_sums import count_elements, summed
 from core.plan.sizes import Given, Size, bounds, tensor
 from core.plan.unsupported import Unsupported
@@ -133,6 +133,7 @@ def _sum_to(low: Lowering, op: Op) -> None:
         return
     total = summed(low, "sum", x, frozenset(over), type)
     low.define(op.outputs[0], narrowed(low, total, type) if is_half(type) else total)
+    clear_integers(low, op)
 
 
 def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None:

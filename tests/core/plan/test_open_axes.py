@@ -143,8 +143,11 @@ def normalised(dtype: str) -> Case:
         """Means and variances of channels over an open number of images."""
         x, small = x_of(s, BATCH, 4, 80, 64, dtype=dtype), x_of(s, BATCH, 2, 5, 4, name="small", dtype=dtype)
         line, rows = x_of(s, BATCH, 4, TIME, name="line", dtype=dtype), x_of(s, BATCH, 6, name="row", dtype=dtype)
+        one = x_of(
+            s, BATCH, 1, 96, 96, name="one", dtype=dtype
+        )  # rows of all images would be longer than any pass takes
         made = []
-        for i, (each, channels) in enumerate(((x, 4), (small, 2), (line, 4), (rows, 6))):
+        for i, (each, channels) in enumerate(((x, 4), (small, 2), (line, 4), (rows, 6), (one, 1))):
             named = (
                 s.param(f"{name}{i}", np.random.default_rng(i).uniform(0.5, 2, channels), dtype)
                 for name in ("scale", "shift", "mean", "variance")
