@@ -124,7 +124,7 @@ class Service(Hinted):
         return json_of(answer, f"{method} {path}") if answer.content and not answer.is_error else None
 
     def entries(self, path: str, member: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """The entries of a listing, page by page: the next page is asked for when the last one has been read.
+        """Yield the entries of a listing. The client asks for a page when the caller has read the one before.
 
         member: of each page, with its entries. query: more query parameters; None is left out.
         """

@@ -33,10 +33,9 @@ class Variable(Expression):
                 "or /, and have no : after leading digits alone"
             )
         self._data = np.array(data)
-        if self._data.dtype.kind == "c":
-            raise TypeError(f"complex numbers are not supported: {data!r}")
-        if self._data.dtype.kind in "USOMm":
-            raise TypeError(f"a variable holds an array of numbers, not {data!r}")
+        if self._data.dtype.kind in "USOMmc":
+            why = ": complex numbers are not supported" if self._data.dtype.kind == "c" else ""
+            raise TypeError(f"a variable holds an array of numbers, not {data!r}{why}")
         self.requires_grad = requires_grad
         if requires_grad and self._data.dtype.kind in "iub":
             self._data = self._data.astype(np.float64)

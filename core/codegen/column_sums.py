@@ -50,7 +50,7 @@ def summing_function(module: Module, kernel: RowKernel) -> str:
 def _sums(kernel: RowKernel) -> dict[int, int]:
     """The operands that are float32 sums of rows, in order, with their numbers of elements, which lie side by side.
 
-    A sum over all rows is kept in registers and needs no blocks of rows (`operands`).
+    `operands` keeps a sum over all rows in registers; such a sum needs no blocks.
     """
     uses = [i for i in kernel.code if i.kind in ("load", "lookup", "store", "accumulate", "check")]
     found = {}

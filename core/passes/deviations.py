@@ -87,7 +87,7 @@ def _covers(block: Block, mean: str, shape: tuple[int, ...]) -> bool:
 
 
 def _keeps_sizes(block: Block, made: Mapping[str, Op], product: Op, deviation: Op) -> bool:
-    """Whether a product has the sizes of the deviations: a factor that only the run sizes is expanded to theirs."""
+    """Whether a product has the sizes of the deviations: `expand_as` gives its factors the sizes of no other array."""
     expansions = (made.get(name) for name in product.inputs)
     likes = (op.inputs[1] for op in expansions if op is not None and op.type == "expand_as")
     return all(_origin(made, like) == deviation.outputs[0] for like in likes)

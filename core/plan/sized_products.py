@@ -94,7 +94,7 @@ def _is_own(low: Lowering, view: View) -> bool:
 def _zero_behind(low: Lowering, op: Op, size: Size, view: View, axis: int) -> View | None:
     """Make an operand zero from its length along `axis` to the end of its last block.
 
-    An array whose memory belongs to others, too, stays as it is: the result is a copy of its last block, with zeros.
+    If other arrays share its memory, the operand stays as it is, and the result is a copy of its last block with zeros.
     """
     other, block = 1 - axis, product_block(size.bound)
     spec = Tail(view.dtype, size.bound, view.strides[axis], view.shape[other], view.strides[other], block)

@@ -1,8 +1,8 @@
 """Products read zeros, and not what memory contains, where the rows of an array end before its memory does.
 
-Instructions that do the work of a length leave the rest of their result as it is. A product of all rows computes with
-that rest, too: its result there is not read, but denormal numbers, as which small integers may be read, take a hundred
-times as long as others.
+A `Limited` instruction writes the rows of the run and leaves the memory behind them as it is. A product of all rows
+computes with that memory, too. Nothing reads this part of its result, but the memory may hold small integers, which are
+denormal numbers to the product: these take a hundred times as long as others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _cleared(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def _results(each: Limited) -> Iterator[tuple[Root, str]]:
-    """The arrays of floats, with their dtypes, that an instruction writes, from the first row on."""
+    """The arrays of floats, with their dtypes, of which the instruction writes the first rows."""
     inner = each.instruction
     views: list[View] = []
     if isinstance(inner, Gemm):

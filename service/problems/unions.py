@@ -124,7 +124,7 @@ def _deeper(model: type[BaseModel], path: Path) -> str | None:
 
 
 def _listed(members: Sequence[str]) -> str | None:
-    """The members that an object has, unless these are none or too many to read."""
+    """A list of the members of an object; None if it has no members, or more than `MOST_LISTED`."""
     names = [name for name in dict.fromkeys(members) if not name.startswith("_")]
     return f"the members are {', '.join(names)}" if 0 < len(names) <= MOST_LISTED else None
 

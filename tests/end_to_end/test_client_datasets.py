@@ -179,7 +179,7 @@ def test_a_table_with_tabs_is_read_by_its_suffix(url, tmp_path):
 
 
 @pytest.mark.parametrize("source", [[[1, 2]], np.ones(3), [{"a": 1}], None])
-def test_a_source_that_is_neither_a_file_nor_arrays_by_name_is_refused_with_the_cure(source):
+def test_the_client_refuses_a_wrong_source_and_names_the_cure(source):
     with pytest.raises(TypeError, match=r"a dataset comes from a file, or from arrays by name, not from a \w+: upload"):
         bp.Service("http://service").datasets.upload(source)
 

@@ -80,7 +80,7 @@ def test_a_version_is_given_as_text_in_any_form_of_the_header(session, form: str
     assert session.step(FEEDS, if_match=form).said["step"] == 2
 
 
-def test_a_version_that_is_no_text_is_refused(session):
+def test_a_session_refuses_versions_other_than_text(session):
     with pytest.raises(TypeError, match=r"if_match is a version, such as session.etag, not 1"):
         session.step(FEEDS, if_match=1)
 

@@ -195,7 +195,7 @@ def test_a_tape_refuses_assignments_as_a_program_does():
         (np.array([object()]), "its elements are Python objects"),
     ],
 )
-def test_a_value_that_is_no_array_of_numbers_names_its_variable_and_the_cure(value: Any, text: str):
+def test_the_error_of_a_wrong_value_names_its_variable_and_the_cure(value: Any, text: str):
     with pytest.raises(bp.BackpassError) as caught:
         pack({"y": value}, {})
     assert "'y'" in str(caught.value) and text in str(caught.value)
@@ -234,7 +234,7 @@ def test_a_name_of_one_gradient_is_a_list_of_it(given: Any, sent: Any):
 
 
 @pytest.mark.parametrize("names", [[bp.f32[2]], [1], [None]])
-def test_a_name_that_is_no_text_is_refused(names: Any):
+def test_a_program_refuses_names_other_than_text(names: Any):
     with pytest.raises(TypeError, match="names of variables are texts, not "):
         name_list(names)
 

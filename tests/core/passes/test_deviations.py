@@ -59,7 +59,7 @@ def test_a_factor_leaves_a_sum_over_an_open_size():
         np.testing.assert_allclose(execute(found, [x, k, x]), execute(block, [x, k, x]), atol=1e-8)
 
 
-def test_a_factor_that_is_expanded_to_the_sizes_of_another_array_stays_in_the_sum():
+def test_a_factor_with_the_sizes_of_another_array_stays_in_the_sum():
     """The deviations of a single row would count once, and their multiples as often as the other array has rows."""
     assert ops(factor_deviations(open_deviations("another array")))[-2:] == ["mul", "sum_to"]
 
