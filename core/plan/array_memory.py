@@ -57,7 +57,10 @@ RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 KEEPING = frozenset({"assign", "stop_gradient", "fill_zeros_like", "array_fill", "array_erase", "sum"})
 """Ops on tensor arrays whose result has elements like those of all operands."""
 
-COMMON = KEEPING | {"array_join", "array_length", "array_read", "array_take"}
+DIVIDING = frozenset({"array_chunks", "array_flatten", "array_regroup"})
+"""Ops whose result has the elements of the first operand, in other runs."""
+
+COMMON = KEEPING | DIVIDING | {"array_join", "array_length", "array_read", "array_take"}
 """Ops whose rules take tensor arrays whose elements have common open sizes."""
 
 WORD_BYTES = 8
@@ -98,19 +101,25 @@ def common_sizes(low: Lowering, array: str) -> Mapping[int, Size]:
 
 def keep_common(low: Lowering, op: Op) -> None:
     """Set the common sizes of the tensor array that `op` makes of arrays with such sizes."""
-    if op.type not in KEEPING or not isinstance(low.types[op.outputs[0]], StackType):
+    made = low.types[op.outputs[0]]
+    if op.type not in KEEPING | DIVIDING or not isinstance(made, StackType):
         return
     first, *others = (n for n in op.inputs if isinstance(low.types.get(n), StackType))
-    sizes = common_sizes(low, first)
-    for each in others:
+    element, sizes = element_of_all(low.types[first]), common_sizes(low, first)
+    for each in others if op.type in KEEPING else ():
         own = common_sizes(low, each)
-        if low.types[each] != low.types[first] or own.keys() != sizes.keys():
+        if element_of_all(low.types[each]) != element or own.keys() != sizes.keys():
             return
         if not all(same_size(low, sizes[axis], own[axis]) for axis in sizes):
             return
     if sizes:
-        low.types[op.outputs[0]] = low.types[first]
+        low.types[op.outputs[0]] = _of_elements(made, element)
         set_common(low, op.outputs[0], sizes)
+
+
+def _of_elements(array: Type, element: Type) -> Type:
+    """The type of a tensor array, or of one of tensor arrays, with other elements inside."""
+    return StackType(_of_elements(array.element, element)) if isinstance(array, StackType) else element
 
 
 def element_type(low: Lowering, type: Type) -> TensorType:

@@ -62,6 +62,18 @@ def _taken_type(op: Op, types: Mapping[str, Type]) -> Type | None:
     return None if is_open(types[op.inputs[2]]) else types[op.inputs[2]]
 
 
+@of_arrays("array_chunks", "array_regroup")
+def _divided_type(op: Op, types: Mapping[str, Type]) -> Type | None:
+    array = types[op.inputs[0]]
+    return None if is_open(element_of_all(array)) else StackType(array)
+
+
+@of_arrays("array_flatten")
+def _flattened_type(op: Op, types: Mapping[str, Type]) -> Type | None:
+    runs = types[op.inputs[0]]
+    return runs.element if isinstance(runs, StackType) and not is_open(element_of_all(runs)) else None
+
+
 @of_arrays("sum")
 def _sum_type(op: Op, types: Mapping[str, Type]) -> Type | None:
     return _of_all([types[n] for n in op.inputs])

@@ -9,6 +9,8 @@ import numpy as np
 
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
+from core.ops.common.types import as_dtype
+from core.ops.reduction.sums import identity_of_extreme
 from core.plan.compose import Maker
 from core.plan.entries import Entry
 from core.plan.halves import narrowed, wide, widened
@@ -50,12 +52,10 @@ def _reduce(low: Lowering, op: Op) -> None:
 def _extreme(low: Lowering, op: Op, over: frozenset[int]) -> None:
     of, x, kind = Maker(low), op.inputs[0], KINDS[op.type]
     own, type, out = sizes_of(low, x), low.type(x), low.type(op.outputs[0])
-    if not type.is_float:
-        raise Unsupported(f"{op.type} of {type.dtype} over a size that only the run tells")
     for axis in over & own.keys() if op.attrs["empty"] == "error" else ():
         some = of("greater_than", own[axis].length, of.integer(0))
         of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
-    entry = whole(low, x, -math.inf if kind == "max" else math.inf, over)
+    entry = whole(low, x, identity_of_extreme(as_dtype(type.dtype), -1 if kind == "max" else 1), over)
     low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
 
 

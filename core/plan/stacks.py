@@ -143,6 +143,7 @@ def record(
         type = inner.type(name)
         shape, dtype, element = type.shape, type.dtype, None
     else:
+        _keep_common(low, inner, output, name)
         element = inner.entry(name)
         if isinstance(element, Growing | Pending) or (isinstance(element, Span) and _is_own(inner, element)):
             element = kept(inner, name)
@@ -168,6 +169,16 @@ def record(
     if length is None or output in low.block.results:
         return Recording(_stack(low, root.nbytes), element, length), root
     return Elements(low.allocate((length, *shape), dtype, output)), root
+
+
+def _keep_common(low: Lowering, inner: Lowering, output: str, name: str) -> None:
+    """Set the common sizes of the arrays inside the tensor array `output`, which a loop makes of its array `name`."""
+    sizes = common_sizes(inner, name)
+    if not all(_is_outer(low, size) for size in sizes.values()):
+        raise Unsupported("records of tensor arrays whose elements have other sizes in each trip")
+    if sizes:
+        low.types[output] = StackType(inner.types[name])
+        set_common(low, output, sizes)
 
 
 def _is_outer(low: Lowering | None, size: Size) -> bool:

@@ -23,7 +23,7 @@ from core.ops.elementwise.rounding import isnan
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.reshape import unsqueeze
 
-__all__: list[str] = []
+__all__ = ["identity_of_extreme"]
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
@@ -159,7 +159,7 @@ def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie
     return (_not_empty if empty == "error" else reduced_number)(x, axes=axes, keepdims=keepdims)
 
 
-def _identity(dtype, sign):
+def identity_of_extreme(dtype, sign):
     """The number that changes no maximum (sign -1) or no minimum (sign 1) of numbers of `dtype`."""
     if dtype.kind == "b":
         return sign > 0
@@ -174,7 +174,7 @@ def _extreme_of(xp, reduce, x, axes, keepdims, empty, sign):
     if empty == "error" or all(x.shape[i] for i in over):
         return reduce(x, axis=axes, keepdims=keepdims)
     shape = [1 if i in over else n for i, n in enumerate(x.shape) if keepdims or i not in over]
-    return xp.full(shape, _identity(x.dtype, sign), dtype=x.dtype)
+    return xp.full(shape, identity_of_extreme(x.dtype, sign), dtype=x.dtype)
 
 
 def _extreme_vjp(ct, out, x, *, axes, keepdims, tie, empty):

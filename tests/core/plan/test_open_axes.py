@@ -331,7 +331,20 @@ def lattices(time: int, most: int) -> Case:
     return case
 
 
+def whole_numbers(s: Sketch) -> list[str]:
+    """Reductions of integers and bools."""
+    x = x_of(s, BATCH, TIME, 3)
+    scaled = s.op("scale", x, scale=9.0)
+    made = []
+    for dtype, ops in (("int64", ("max", "min", "sum")), ("int32", ("max", "min")), ("bool", ("all", "any"))):
+        given = s.op("cast", scaled, dtype=dtype) if dtype != "bool" else s.op("greater_than", scaled, x)
+        reduced = [s.op(f"reduce_{op}", given, axes=axes) for op in ops for axes in ([0], [1], [0, 1], [0, 1, 2])]
+        made += [s.op("cast", each, dtype="float64") for each in reduced]
+    return made
+
+
 CASES = (
+    whole_numbers,
     scans(4),
     scans(TIME),
     lattices(6, 2),
