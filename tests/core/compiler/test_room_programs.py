@@ -4,12 +4,13 @@ beyond the feeds in the arrays that there is room in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import (
     Executable,
     GradientQuery,
@@ -22,6 +23,7 @@ from core.compiler.compile import (
 )
 from core.compiler.room import Room, room_for
 from core.ir.errors import ExecutionError, ProgramError
+from core.plan import data, linear, moments, sized_products, sizes
 from tests.open_programs import OpenProgram
 from tests.programs import whole
 
@@ -114,4 +116,31 @@ def test_an_evaluation_with_room_equals_that_of_known_sizes(seed):
 
     assert_equal_for_all_sizes(
         made, lambda **sized: compile_forward(made.program, (*made.fetched, made.loss, "x"), **sized)
+    )
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Passes take parts of few rows and elements, as otherwise of arrays that are too large for random programs."""
+    for module in (data, linear, sized_products, sizes):
+        monkeypatch.setattr(module, "PRODUCT_BLOCK", 16)
+    monkeypatch.setattr(moments, "SHORTEST", 4)
+    monkeypatch.setattr(moments, "LONGEST", 24)
+    rows, longest = CPU_TARGET.rows, CPU_TARGET.rows.longest_row
+    object.__setattr__(rows, "longest_row", 48)
+    yield
+    object.__setattr__(rows, "longest_row", longest)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("seed", range(18, 28))
+def test_a_step_with_room_in_many_parts_equals_that_of_known_sizes(seed):
+    made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)
+    query = GradientQuery(loss=made.loss)
+
+    assert_equal_for_all_sizes(
+        made,
+        lambda **sized: compile_training(
+            made.program, query, Optimizer("sgd", {"learning_rate": 0.1}), None, made.fetched, **sized
+        ),
     )
