@@ -198,7 +198,7 @@ def by_mean(p: States, made: Value, axes: tuple[int, ...]) -> Value:
 
 
 def sliced(p: States) -> Value:
-    """Rows of a state from its first one on, or from a later one: a product or a sum reads them, and others read all."""
+    """Rows of a state from its first or a later one on: a product or a sum reads them, and others read all rows."""
     x, axis, how = p.one(), p.draw.choice((0, 0, 0, 1, 2)), p.draw.randrange(4)
     given = p.emit("reshape", x, shape=(-1, p.width)) if axis == 0 and p.draw.random() < 0.5 else x
     if how == 0:
