@@ -46,7 +46,7 @@ From ops to instructions:
     derived_sizes open sizes that a block computes from others, each once
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
     sized_shapes, sized_reshape, sized_sums, sized_products, sized_indexing, sized_images,
-    sized_lattices, sized_ragged
+    sized_lattices, sized_ragged, sized_matrices
                   ops on them by kind
     unbounded     lowerings of ops whose results have sizes without a largest value
     meeting_sizes open sizes that meet in one op

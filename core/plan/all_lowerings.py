@@ -32,6 +32,7 @@ from core.plan import (  # noqa: F401
     sized_images,
     sized_indexing,
     sized_lattices,
+    sized_matrices,
     sized_products,
     sized_ragged,
     sized_reshape,

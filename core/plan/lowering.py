@@ -50,10 +50,12 @@ class Division:
 
 
 BY_IMAGE = frozenset({
-    "chosen_tiles", "correlate", "correlate_columns", "correlate_lanes", "fill_room", "input_adjoint",
-    "input_adjoint_columns", "leave_room", "pick", "pool", "tiles", "unpool", "winograd",
+    "chosen_tiles", "cholesky", "correlate", "correlate_columns", "correlate_lanes", "eigenvalues", "eigenvectors",
+    "eliminate", "exponential", "fill_room", "fourier", "input_adjoint", "input_adjoint_columns", "leave_room",
+    "orthogonalize", "pick", "pool", "singular_values", "substitute", "substitute_identity", "substitute_ordered",
+    "tiles", "unpool", "winograd",
 })  # fmt: skip
-"""Kernels that work on one image after the other."""
+"""Kernels that work on one image, one matrix, or the lines of one array, after the other."""
 
 OVER_IMAGES = {
     "filter_adjoint": "counted_filter_adjoint",

@@ -24,8 +24,10 @@ from core.plan.unsupported import Unsupported
 
 __all__ = [
     "adopt",
+    "by_image",
     "clear_integers",
     "is_sized",
+    "limited",
     "lower_sized",
     "masked",
     "new_size",
@@ -35,6 +37,7 @@ __all__ = [
     "set_sizes",
     "under",
     "whole",
+    "within",
 ]
 
 
@@ -123,6 +126,19 @@ def limited(low: Lowering, size: Size | None) -> Iterator[None]:
         yield
     finally:
         low.limit = None
+
+
+@contextmanager
+def by_image(low: Lowering, number: Size | None) -> Iterator[None]:
+    """Kernels inside the context that take images or matrices one after the other leave out those beyond this number.
+
+    A target whose kernels cannot do so works on all of them.
+    """
+    low.images = number if low.target.expects else None
+    try:
+        yield
+    finally:
+        low.images = None
 
 
 def run(low: Lowering, op: Op, size: Size | None = None) -> None:

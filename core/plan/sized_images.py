@@ -7,8 +7,6 @@ image, windows read neutral elements beyond its sizes, as they do in its padding
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from core.ir import Op
 from core.ops.common.windows import pads_of, sizes
@@ -17,7 +15,7 @@ from core.plan.entries import Entry
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Axes, Incomparable, same_size, sizes_of, with_equal
 from core.plan.plan import NOT_COVERED
-from core.plan.sized import limited, new_size, rule, run, set_sizes, under, whole
+from core.plan.sized import by_image, limited, new_size, rule, run, set_sizes, under, whole
 from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
 
@@ -78,7 +76,7 @@ def _to_filter(low: Lowering, op: Op) -> None:
     _same_windows(low, op, ct, x)
     set_sizes(low, op, [{}])
     if low.target.expects:
-        with _images(low, sizes_of(low, ct).get(0)):
+        with by_image(low, sizes_of(low, ct).get(0)):
             run(low, _filled(low, op, (ct, x)))
     else:
         run(low, under(low, op, {name: whole(low, name) for name in (ct, x)}))
@@ -91,18 +89,8 @@ def _lower_each(low: Lowering, op: Op, own: Axes, read: str | None, fill: float 
     """
     _known_channels(low, op)
     set_sizes(low, op, [own] * len(op.outputs))
-    with _images(low, own.get(0)):
+    with by_image(low, own.get(0)):
         run(low, op if read is None else _filled(low, op, (read,), fill))
-
-
-@contextmanager
-def _images(low: Lowering, number: Size | None) -> Iterator[None]:
-    """Kernels inside the context leave out the images beyond this number, if the target has kernels that can."""
-    low.images = number if low.target.expects else None
-    try:
-        yield
-    finally:
-        low.images = None
 
 
 def _known_channels(low: Lowering, op: Op) -> None:

@@ -343,8 +343,47 @@ def whole_numbers(s: Sketch) -> list[str]:
     return made
 
 
+def matrices(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Factors, systems and eigenvalues of batches of matrices, whose numbers are open."""
+        x, y = x_of(s, BATCH, 4, 6, dtype=dtype), x_of(s, BATCH, TIME, 4, 6, name="steps", dtype=dtype)
+        eye, w = s.op("eye", num_rows=4, dtype=dtype), w_of(s, 4, 2, dtype=dtype)
+        made = []
+        for each, turn in ((x, [0, 2, 1]), (y, [0, 1, 3, 2])):
+            gram = s.op("matmul", each, each, transpose_y=True)
+            a = s.op("add", s.op("scale", gram, scale=0.1), eye)
+            right = s.op("slice", each, axes=[-1], starts=[0], ends=[3])
+            solved = [s.op("solve", a, right), s.op("solve", a, w), s.op("triangular_solve", a, right)]
+            made += [
+                *solved,
+                *(s.op(op, a) for op in ("cholesky", "inverse", "det", "logdet", "matrix_exp", "eigvalsh")),
+            ]
+            made += [*s.op("qr", s.op("transpose", each, axes=turn), out=[f"q{len(turn)}", f"r{len(turn)}"])]
+            made += [s.op("svd", each, out=[f"{name}{len(turn)}" for name in "usv"])[1], s.op("pinv", each)]
+        return made
+
+    case.__name__ = f"matrices {dtype}"
+    return case
+
+
+def transforms(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Fourier transforms of batches of signals, along each axis of known size."""
+        x, y = x_of(s, BATCH, 12, dtype=dtype), x_of(s, BATCH, TIME, 9, 2, name="y", dtype=dtype)
+        z = x_of(s, BATCH, 10, TIME, name="z", dtype=dtype)
+        spectra = [s.op("rfft", x), s.op("rfft", y, axis=2), s.op("rfft", z, axis=1), s.op("fft", y, axis=2)]
+        return [*spectra, s.op("irfft", spectra[0]), s.op("irfft", spectra[2], axis=1)]
+
+    case.__name__ = f"transforms {dtype}"
+    return case
+
+
 CASES = (
     whole_numbers,
+    matrices("float64"),
+    matrices("float32"),
+    transforms("float64"),
+    transforms("float32"),
     scans(4),
     scans(TIME),
     lattices(6, 2),
