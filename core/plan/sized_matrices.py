@@ -46,7 +46,11 @@ def _systems(low: Lowering, op: Op) -> None:
             if own in sizes_of(low, op.inputs[i]):
                 sizes[axis] = sizes_of(low, op.inputs[i])[own]
     x, y = op.inputs
-    _batch(low, x), _batch(low, y)
+    columns = sizes_of(low, y).get(ranks[1] - 1)
+    if columns is not None:  # beyond their number, columns of the solution are unspecified
+        sizes[rank - 1] = columns
+    _batch(low, x)
+    _batch(low, y, 1)
     set_sizes(low, op, [sizes])
     alike = ranks[0] == ranks[1] and 0 in sizes_of(low, x) and 0 in sizes_of(low, y)
     with by_image(low, sizes.get(0) if alike else None):
@@ -104,10 +108,13 @@ def _beside(low: Lowering, op: Op, name: str) -> list[int]:
     return [axis for axis in range(rank) if axis not in matrix]
 
 
-def _batch(low: Lowering, name: str) -> Axes:
-    """The open sizes of a batch of matrices. Raises Unsupported if matrices themselves have open ones."""
-    own = dict(sizes_of(low, name))
-    if any(axis >= low.type(name).rank - 2 for axis in own):
+def _batch(low: Lowering, name: str, columns: int = 0) -> Axes:
+    """The open sizes of a batch of matrices. Raises Unsupported if matrices themselves have open ones.
+
+    columns: 1 if they may have an open number of columns.
+    """
+    own, rank = dict(sizes_of(low, name)), low.type(name).rank
+    if own.keys() & {rank - 2, *range(rank - 1, rank - columns)}:
         raise Unsupported("matrices whose sizes only the run tells")
     return own
 

@@ -21,6 +21,7 @@ from core.plan.meeting_sizes import (
     matched,
     same_size,
     sizes_of,
+    with_equal,
     with_known,
 )
 from core.plan.shapes import expanded, order_of_axes, reshaped
@@ -216,15 +217,37 @@ def _check_shape(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], low.entry(x))
 
 
-@rule("argmax", "argmin", "one_hot", "running_argmax")
+@rule("tile", "sum_tiles_like")
+def _tiles(low: Lowering, op: Op) -> None:
+    """Copies along axes of known sizes."""
+    x, out = low.type(op.inputs[0]).rank, low.block.types[op.outputs[0]]
+    assert isinstance(out, TensorType)
+    small, counts = op.inputs[-1], op.attrs["repeats"]  # of `sum_tiles_like`, the result has the sizes of `like`
+    rank = max(x, out.rank)
+    repeats = (*(1 for _ in range(rank - len(counts))), *counts)
+    own = {axis + rank - low.type(small).rank: size for axis, size in sizes_of(low, small).items()}
+    if any(repeats[axis] != 1 for axis in own):
+        raise Unsupported("copies along an axis whose size only the run tells")
+    if op.type == "tile":
+        set_sizes(low, op, [own])
+    else:
+        for axis in own:
+            op = with_equal(low, op, (0, axis), (1, axis - rank + out.rank))
+        if sizes_of(low, op.inputs[0]).keys() != own.keys():
+            raise Incomparable
+        set_sizes(low, op, [dict(sizes_of(low, op.inputs[1]))])
+    run(low, op)
+
+
+@rule("one_hot", "running_argmax")
 def along_known(low: Lowering, op: Op) -> None:
-    """Ops along an axis of known size."""
+    """Ops along an axis of known size, and those whose results depend on the elements before theirs alone."""
     own = sizes_of(low, op.inputs[0])
     declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
     assert isinstance(declared, TensorType)
     if any(sizes_of(low, n) != own for n in op.inputs[:2]):
         raise Incomparable
-    if op.type == "one_hot":
+    if op.type in ("one_hot", "running_argmax"):
         set_sizes(low, op, [dict(own)])
     else:
         axis = op.attrs["axis"] % rank

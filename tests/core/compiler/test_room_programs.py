@@ -88,6 +88,7 @@ def assert_equal_for_all_sizes(made: OpenProgram, compile: Callable[..., Executa
                 assert_close(others[name], value, f"{place} {name} of {shapes}")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_step_with_room_equals_that_of_known_sizes(seed):
     made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)
@@ -133,6 +134,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_limits")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(18, 28))
 def test_a_step_with_room_in_many_parts_equals_that_of_known_sizes(seed):
     made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)

@@ -343,6 +343,39 @@ def whole_numbers(s: Sketch) -> list[str]:
     return made
 
 
+def cuts(s: Sketch) -> list[str]:
+    """Slices of open axes whose ends are data, beside open axes that they leave as they are."""
+    x, made = x_of(s, BATCH, TIME, 4), []
+    for i, (axes, first, end, step) in enumerate(
+        (
+            ([0], [0], [2], [1]),
+            ([1], [0], [-1], [1]),
+            ([1], [1], [100], [1]),
+            ([1], [-1], [-100], [-1]),
+            ([0, 1], [0, 0], [2, 2], [1, 2]),
+            ([2], [1], [3], [1]),
+        )
+    ):
+        named = [s.feed(f"{name}{i}", np.array(v), "int64") for name, v in zip("abc", (first, end, step), strict=True)]
+        shape = [-1, -1, 2 if axes == [2] else 4]
+        made.append(s.op("dynamic_slice", x, *named, axes=axes, shape=shape))
+    return [*made, s.op("matmul", made[1], made[1], transpose_x=True), s.op("reduce_sum", made[0], axes=[0])]
+
+
+def copies(s: Sketch) -> list[str]:
+    """Positions of extremes along open axes, running extremes, and copies along known axes."""
+    x, y = x_of(s, BATCH, TIME, 4), x_of(s, TIME, 4, name="y")
+    at = [s.op(op, x, axis=axis) for op in ("argmax", "argmin") for axis in (0, 1, 2)]
+    at.append(s.op("argmax", s.op("cast", s.op("scale", x, scale=3.0), dtype="int32"), axis=1, keepdims=True))
+    made = [s.op("cast", each, dtype="float64") for each in at]
+    made += [
+        s.op(op, x, axis=axis, out=[f"{op}{axis}", f"{op}{axis}_at"])[0]
+        for op in ("cummax", "cummin")
+        for axis in (0, 1)
+    ]
+    return [*made, s.op("tile", x, repeats=[1, 1, 2]), s.op("tile", y, repeats=[3, 1, 2])]
+
+
 def matrices(dtype: str) -> Case:
     def case(s: Sketch) -> list[str]:
         """Factors, systems and eigenvalues of batches of matrices, whose numbers are open."""
@@ -360,6 +393,8 @@ def matrices(dtype: str) -> Case:
             ]
             made += [*s.op("qr", s.op("transpose", each, axes=turn), out=[f"q{len(turn)}", f"r{len(turn)}"])]
             made += [s.op("svd", each, out=[f"{name}{len(turn)}" for name in "usv"])[1], s.op("pinv", each)]
+            if turn == [0, 2, 1]:  # an open number of right-hand sides
+                made.append(s.op("solve", a, x_of(s, BATCH, 4, TIME, name="sides", dtype=dtype)))
         return made
 
     case.__name__ = f"matrices {dtype}"
@@ -380,15 +415,17 @@ def transforms(dtype: str) -> Case:
 
 CASES = (
     whole_numbers,
+    copies,
+    cuts,
     matrices("float64"),
-    matrices("float32"),
+    pytest.param(matrices("float32"), marks=pytest.mark.slow),
     transforms("float64"),
     transforms("float32"),
     scans(4),
     scans(TIME),
     lattices(6, 2),
-    lattices(TIME, 2),
-    lattices(6, TIME),
+    pytest.param(lattices(TIME, 2), marks=pytest.mark.slow),
+    pytest.param(lattices(6, TIME), marks=pytest.mark.slow),
     lattices(TIME, TIME),
     shapes,
     products,
@@ -397,16 +434,16 @@ CASES = (
     long_products("float64"),
     long_products("float32"),
     long_products("bfloat16"),
-    normalised("float64"),
+    pytest.param(normalised("float64"), marks=pytest.mark.slow),
     normalised("float32"),
     normalised("bfloat16"),
     images("float64"),
     images("float32"),
-    images("float16"),
+    pytest.param(images("float16"), marks=pytest.mark.slow),
     images("bfloat16"),
     tiles,
     windows("float64"),
-    windows("float32"),
+    pytest.param(windows("float32"), marks=pytest.mark.slow),
     windows("bfloat16"),
     chosen,
     sequences,

@@ -298,14 +298,13 @@ def test_the_extreme_of_a_chosen_row_is_at_its_first_nan(kind, dtype):
 
 def test_an_op_without_code_for_chosen_rows_is_called_with_as_many_rows():
     b = BlockBuilder()
-    x, mask = b.param(TensorType((9,), "float64")), b.param(TensorType((9,), "bool"))
+    x, mask = b.param(TensorType((9, 2), "float64")), b.param(TensorType((9,), "bool"))
     rows = b.emit("gather", x, b.emit("reshape", b.emit("nonzero", mask), shape=(-1,)))
-    best = b.emit("running_argmax", rows, axis=0)
-    block = b.build([b.emit("gather", rows, best)])
-    values = np.random.default_rng(0).standard_normal(9)
+    block = b.build([b.emit("dft", rows, axis=0) * rows])
+    values = np.random.default_rng(0).standard_normal((9, 2))
 
     assert not plan_parts(block, CPU_TARGET).refused
-    assert [each.block.ops[0].type for each in plan_block(block, CPU_TARGET).interpreted] == ["running_argmax"]
+    assert [each.block.ops[0].type for each in plan_block(block, CPU_TARGET).interpreted] == ["dft"]
     for chosen in masks(9, np.random.default_rng(1)):
         both(block, [values, chosen])
 
