@@ -40,7 +40,8 @@ def attention(p: States) -> Value:
 
 
 def embedded(p: States) -> Value:
-    return p.one() + p.emit("embedding", p.given(WORDS, p.width), p.words)
+    sparse = p.depth == 0 and p.draw.random() < 0.4
+    return p.one() + p.emit("embedding", p.given(WORDS, p.width), p.words, is_sparse=sparse)
 
 
 def bag(p: States) -> Value:

@@ -12,6 +12,7 @@ import pytest
 
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import (
+    Clip,
     Executable,
     GradientQuery,
     LossScale,
@@ -23,6 +24,7 @@ from core.compiler.compile import (
 )
 from core.compiler.room import Room, room_for
 from core.ir.errors import ExecutionError, ProgramError
+from core.optim.optimizers import OPTIMIZERS
 from core.plan import data, linear, moments, sized_products, sizes
 from tests.open_programs import OpenProgram
 from tests.programs import whole
@@ -138,11 +140,10 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("seed", range(18, 28))
 def test_a_step_with_room_in_many_parts_equals_that_of_known_sizes(seed):
     made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)
+    optimizer = Optimizer(list(OPTIMIZERS)[seed % len(OPTIMIZERS)], {"learning_rate": 0.1})
+    clip = Clip.read({"by": "global_norm", "max_norm": 0.5}) if seed % 3 == 0 else None
     query = GradientQuery(loss=made.loss)
 
     assert_equal_for_all_sizes(
-        made,
-        lambda **sized: compile_training(
-            made.program, query, Optimizer("sgd", {"learning_rate": 0.1}), None, made.fetched, **sized
-        ),
+        made, lambda **sized: compile_training(made.program, query, optimizer, clip, made.fetched, **sized)
     )
