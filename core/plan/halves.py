@@ -34,6 +34,8 @@ def lower_wide(low: Lowering, op: Op, lowering: Callable[[Lowering, Op], None]) 
         if name != HOLE and name not in names and is_half(low.types[name]):
             names[name] = f"{name}@{WIDE}"
             low.types[names[name]] = wide(low.type(name))
+            if name in low.sizes:
+                low.sizes[names[name]] = low.sizes[name]
             if name in op.inputs:
                 low.define(names[name], widened_array(low, low.entry(name)))
     for name in op.outputs:

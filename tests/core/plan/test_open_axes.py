@@ -249,23 +249,27 @@ def chosen(s: Sketch) -> list[str]:
     ]
 
 
-def sequences(s: Sketch) -> list[str]:
-    """As many sequences as the batch has, of as many rows as there are times, and of 0, 1 or more of the batch."""
-    x, w = x_of(s, BATCH, TIME, 4), w_of(s, 12, 2)
-    steps = np.array([[1, 0, 1, 0, 0]] * BATCH)
-    s.feed("steps", steps, "int64", shape=opened(steps.shape))
-    times = s.op("reduce_sum", s.op("full_like", "steps", value=1), axes=[1])
-    first = s.op("full_like", times, value=1)
-    changes = s.op("mod", s.op("cumsum", first, axis=0), s.op("full_like", times, value=2))
-    ids = s.op("sub", s.op("cumsum", changes, axis=0), changes)
-    counts = s.op("segment_sum", first, ids, times)
-    found = [s.op("segment_prod", s.op("reduce_mean", x, axes=[1]), ids, times)]
-    for given, lengths in ((s.op("reshape", x, shape=[-1, 4]), times), (s.op("reduce_mean", x, axes=[1]), counts)):
-        found += [s.op("sequence_softmax", given, lengths), s.op("sequence_reverse", given, lengths)]
-        found += [s.op("sequence_conv", given, lengths, w)]
-        for kind in ("sum", "mean", "sqrt", "max", "first", "last"):
-            found.append(s.op("sequence_pool", given, lengths, pool_type=kind))
-    return found
+def sequences(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """As many sequences as the batch has, of as many rows as there are times, and of 0, 1 or more of the batch."""
+        x, w = x_of(s, BATCH, TIME, 4, dtype=dtype), w_of(s, 12, 2, dtype=dtype)
+        steps = np.array([[1, 0, 1, 0, 0]] * BATCH)
+        s.feed("steps", steps, "int64", shape=opened(steps.shape))
+        times = s.op("reduce_sum", s.op("full_like", "steps", value=1), axes=[1])
+        first = s.op("full_like", times, value=1)
+        changes = s.op("mod", s.op("cumsum", first, axis=0), s.op("full_like", times, value=2))
+        ids = s.op("sub", s.op("cumsum", changes, axis=0), changes)
+        counts = s.op("segment_sum", first, ids, times)
+        found = [s.op("segment_prod", s.op("reduce_mean", x, axes=[1]), ids, times)]
+        for given, lengths in ((s.op("reshape", x, shape=[-1, 4]), times), (s.op("reduce_mean", x, axes=[1]), counts)):
+            found += [s.op("sequence_softmax", given, lengths), s.op("sequence_reverse", given, lengths)]
+            found += [s.op("sequence_conv", given, lengths, w)]
+            for kind in ("sum", "mean", "sqrt", "max", "first", "last"):
+                found.append(s.op("sequence_pool", given, lengths, pool_type=kind))
+        return found
+
+    case.__name__ = f"sequences {dtype}"
+    return case
 
 
 def draws(s: Sketch) -> list[str]:
@@ -446,7 +450,9 @@ CASES = (
     pytest.param(windows("float32"), marks=pytest.mark.slow),
     windows("bfloat16"),
     chosen,
-    sequences,
+    sequences("float64"),
+    sequences("float16"),
+    sequences("bfloat16"),
     draws,
     masks,
 )
