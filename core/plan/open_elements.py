@@ -329,6 +329,7 @@ def _concat(low: Lowering, op: Op) -> None:
     _define(low, op, TensorType((size.bound, *element.shape[1:]), element.dtype), {0: size})
     out = _result(low, op)
     low.add(JoinRows(None, source, lengths, out, size.length, 0, location=op.location))
+    clear_integers(low, op)
 
 
 def _sizes_like(low: Lowering, op: Op, like: str) -> dict[int, Size]:

@@ -90,6 +90,7 @@ def _expand_as(low: Lowering, op: Op) -> None:
             raise Incomparable
     set_sizes(low, op, [dict(own)])
     low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
+    clear_integers(low, op)
 
 
 @rule("sum_to", "sum_to_like")

@@ -19,7 +19,7 @@ from core.plan.meeting_sizes import Axes, sizes_of
 from core.plan.moments import lower_moments
 from core.plan.reduce import KINDS, reduced, reduced_axes
 from core.plan.shapes import reshaped
-from core.plan.sized import limited, rule, run, set_sizes, under, whole
+from core.plan.sized import clear_integers, limited, rule, run, set_sizes, under, whole
 from core.plan.unsupported import Unsupported
 
 __all__ = ["count_elements", "summed"]
@@ -47,6 +47,7 @@ def _reduce(low: Lowering, op: Op) -> None:
         run(low, under(low, op, {x: whole(low, x, NEUTRAL[kind], over)}))
     else:
         low.define(op.outputs[0], summed(low, kind, x, over, out))
+        clear_integers(low, op)  # the product of no elements is 1
 
 
 def _extreme(low: Lowering, op: Op, over: frozenset[int]) -> None:
