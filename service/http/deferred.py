@@ -32,6 +32,7 @@ from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import operations as rows
 from service.store.errors import StorageError
+from service.store.operations import StoredOperation
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
 
@@ -211,6 +212,28 @@ class Operations:
         elif not self.store.is_sqlite:
             await self.store.write(lambda db: rows.ask_to_stop(db, owner, id))
             await self.wait(id, STOP_S)
+
+    async def delete(self, id: str, check: Callable[[StoredOperation], None]) -> bool:
+        """Delete the operation with its answer, and stop its call as `cancel` does; whether there was one.
+
+        check: called in the transaction of the deletion; what it raises prevents it. Raises StorageError, OSError.
+        """
+        owner = tenant()
+
+        def removing(db: Connection) -> StoredOperation | None:
+            found = rows.get(db, owner, id)
+            if found is not None:
+                check(found)
+                rows.remove(db, owner, id)
+            return found
+
+        found = await self.store.write(removing)
+        if found is not None and found.answer is not None:
+            await delete_stored(found.answer, self.objects)
+        elif found is not None and (stop := self._stops.get(id)) is not None:  # other processes miss its row
+            stop()
+            await self.wait(id, STOP_S if _may_change(found.kind) else None)
+        return found is not None
 
     async def drain(self) -> None:
         """Wait for the running operations, also those that begin meanwhile."""

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from service.caller import tenant
 from service.http.deferred import Operations, preferences
 from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
-from service.http.recorded import delete_stored, load
+from service.http.recorded import load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import cut_page, json_answer, objects, store
@@ -154,13 +154,8 @@ async def delete_operation(request: Request, operation_id: OperationId) -> Respo
 
     If the call may change something, its effect cannot be read afterwards.
     """
-    owner, check = tenant(), _accepted(request)
-    found = await _found(request, operation_id)
-    check(found)
-    await _operations(request).cancel(operation_id, found.kind)
-    answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
-    if answer is not None:
-        await delete_stored(answer, objects(request))
+    if not await _operations(request).delete(operation_id, _accepted(request)):
+        raise _missing()
     return Response(status_code=204)
 
 
@@ -181,8 +176,12 @@ async def _found(request: Request, id: str) -> StoredOperation:
     owner = tenant()
     found = await store(request).read(lambda db: rows.get(db, owner, id))
     if found is None:
-        raise HttpProblem("not-found", "there is no operation with this id")
+        raise _missing()
     return found
+
+
+def _missing() -> HttpProblem:
+    return HttpProblem("not-found", "there is no operation with this id")
 
 
 def _view(operation: StoredOperation) -> dict[str, Any]:

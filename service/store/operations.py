@@ -95,11 +95,9 @@ def running(db: Connection, tenant: str) -> int:
     return db.execute(select(func.count()).select_from(operations).where(found)).scalar_one()
 
 
-def remove(db: Connection, tenant: str, id: str) -> bytes | None:
-    """Delete an operation; its answer."""
-    found = get(db, tenant, id)
+def remove(db: Connection, tenant: str, id: str) -> None:
+    """Delete an operation."""
     db.execute(delete(operations).where(and_(operations.c.tenant == tenant, operations.c.id == id)))
-    return None if found is None else found.answer
 
 
 def lose(db: Connection, owner: str, answer_to: Callable[[str], tuple[int, bytes]], now: float, expires: float) -> int:

@@ -12,9 +12,11 @@ from service.http import deferred
 from service.http.deferred import Deferred, Operations
 from service.http.recorded import Recorded
 from service.objects import Objects
+from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import operations as rows
 from service.store.errors import StorageUnavailable
+from service.store.operations import StoredOperation
 from service.store.store import Store
 
 
@@ -110,6 +112,66 @@ def test_the_result_of_an_operation_that_ends_while_the_store_is_away_is_stored_
     found = asyncio.run(scene())
 
     assert (found.state, found.status) == ("succeeded", 200)
+
+
+def test_an_operation_that_ends_before_its_deletion_keeps_its_answer_from_a_client_that_knows_it_running(house):
+    """Between the check of If-Match and the deletion, its answer would be lost unseen."""
+    store, operations = house
+
+    async def scene() -> tuple[list[str], Any]:
+        ends, seen = asyncio.Event(), []
+
+        async def call() -> Recorded:
+            await ends.wait()
+            return Recorded(200, {}, [b"result"])
+
+        def check(found: StoredOperation) -> None:
+            seen.append(found.state)
+            if found.state != rows.RUNNING:
+                raise HttpProblem("precondition-failed", "it has changed")
+
+        write = store.write
+
+        async def late(work: Any) -> Any:
+            """The call ends before the first write of the deletion."""
+            store.write = write
+            ends.set()
+            await operations.drain()
+            return await write(work)
+
+        id = await operations.begin("POST /v1/sessions/ses_a/steps", asyncio.create_task(call()), asyncio.Event())
+        store.write = late
+        with pytest.raises(HttpProblem):
+            await operations.delete(id, check)
+        return seen, await store.read(lambda db: rows.get(db, "local", id))
+
+    seen, found = asyncio.run(scene())
+
+    assert seen[-1] == found.state == "succeeded"
+    assert found.answer
+
+
+@pytest.mark.parametrize("request_line", ["POST /v1/gradients", "POST /v1/sessions/ses_a/steps"])
+def test_a_deleted_operation_stops_its_call_and_leaves_nothing(house, request_line):
+    store, operations = house
+
+    async def scene() -> tuple[bool, bool, Any]:
+        stop = asyncio.Event()
+
+        async def call() -> Recorded:
+            await stop.wait()
+            return Recorded(200, {}, [b"result"])
+
+        ending = asyncio.create_task(call())
+        id = await operations.begin(request_line, ending, stop)
+        deleted = await operations.delete(id, lambda found: None)
+        again = await operations.delete(id, lambda found: None)
+        async with asyncio.timeout(60):
+            await operations.drain()
+        assert ending.done()
+        return deleted, again, await store.read(lambda db: rows.page(db, "local", "", 9))
+
+    assert asyncio.run(scene()) == (True, False, [])
 
 
 def test_an_operation_that_was_refused_though_it_is_stored_does_not_run_for_ever(house):
