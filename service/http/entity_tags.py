@@ -26,6 +26,7 @@ __all__ = [
     "has_current",
     "if_match",
     "is_named",
+    "known_before",
     "of_file",
     "of_view",
     "tags_in",
@@ -91,6 +92,17 @@ def unchanged(request: Request, tag: str, thing: str, headers: Mapping[str, str]
     if has_current(request.headers, tag):
         return Response(status_code=304, headers={"ETag": tag, **(headers or {})})
     return None
+
+
+def known_before(request: Request, tag: str, headers: Mapping[str, str]) -> Response | None:
+    """The answer 304 to a GET whose client names `tag`, which an earlier answer to the same question has told it.
+
+    None to compute the answer, and to compare the headers by `unchanged` if there is one: `*` and If-Match do not tell
+    that the question is right.
+    headers: as of `unchanged`.
+    """
+    given = tags_in(request.headers.getlist("if-none-match"))
+    return None if given == [ANY] or "if-match" in request.headers else unchanged(request, tag, "answer", headers)
 
 
 def has_current(headers: Headers, tag: str) -> bool:

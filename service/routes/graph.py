@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.formats.graph import drawn
 from service.http.codec import CODEC
-from service.http.entity_tags import VARIES, unchanged
+from service.http.entity_tags import VARIES, known_before, unchanged
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
@@ -74,13 +74,15 @@ async def get_program_graph(
     stored = await program(request, program_id)
     tag = tag_of(request, form)
     headers = {"ETag": tag, **CACHED}
-    if (known := unchanged(request, tag, "program", CACHED)) is not None:
+    if (known := known_before(request, tag, CACHED)) is not None:
         return known
     if loss is None:
         answer = await asked_of(request, "graph", stored.program, {})
     else:
         with told_in_query():
             answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
+    if (known := unchanged(request, tag, "program", CACHED)) is not None:
+        return known
     if form == PAGE:
         headers["Content-Security-Policy"] = POLICY
     return PiecedResponse([await _drawn(answer, form, f"Program {program_id}")], 200, headers, form)

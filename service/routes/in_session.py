@@ -29,6 +29,7 @@ __all__ = [
     "SessionId",
     "etag",
     "known",
+    "known_now",
     "read_answer",
     "read_named",
     "received",
@@ -80,13 +81,17 @@ async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> R
 
 async def read_named(request: Request, id: str, op: str, names: list[str] | None, as_file: bool) -> Reply | Response:
     """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has this form of its
-    version."""
+    version.
+
+    All names of a session have one version, so that only its worker knows whether those of the client exist.
+    """
     session = await sessions(request).find(tenant(), id, reads=True)
-    if (answer := await known(request, sessions(request), session, as_file)) is not None:
+    if names is None and (answer := await known(request, sessions(request), session, as_file)) is not None:
         return answer
     with told_in_query("names", names or ()):
         deadline = settings(request).step_deadline
-        return await sessions(request).read(session, op, {"names": names}, {}, deadline, accepts=if_match(request))
+        reply = await sessions(request).read(session, op, {"names": names}, {}, deadline, accepts=if_match(request))
+    return known_now(request, tags_of(reply, as_file)) or reply
 
 
 async def known(request: Request, registry: SessionRegistry, session: Session, as_file: bool | None) -> Response | None:
@@ -99,6 +104,11 @@ async def known(request: Request, registry: SessionRegistry, session: Session, a
     if is_known and await registry.is_current(session):
         return Response(status_code=304, headers={"ETag": tag} | ({} if as_file is None else VARIES))
     return None
+
+
+def known_now(request: Request, headers: dict[str, str]) -> Response | None:
+    """The answer 304 if the client has the answer with these headers, of which one is the ETag."""
+    return Response(status_code=304, headers=headers) if has_current(request.headers, headers["ETag"]) else None
 
 
 def tags_of(reply: Reply, as_file: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from core.backward.query import GradientQuery
 from service.formats import json_tensors as tensors
-from service.http.entity_tags import unchanged
+from service.http.entity_tags import known_before, unchanged
 from service.http.given_values import told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
@@ -143,12 +143,12 @@ async def get_program_analysis(
     }
     query = Question.model_validate(asked).query()
     tag = tag_of(request)
-    if (known := unchanged(request, tag, "program", CACHED)) is not None:
+    if (known := known_before(request, tag, CACHED)) is not None:
         return known
     shapes = _shapes(shape or [])
     with told_in_query("shape", shapes):
         answer = await asked_of(request, "analysis", stored.program, {"query": query, "shapes": shapes, "trips": trips})
-    return pieced([answer.data], headers={"ETag": tag, **CACHED})
+    return unchanged(request, tag, "program", CACHED) or pieced([answer.data], headers={"ETag": tag, **CACHED})
 
 
 DIGITS = 12  # of a size that is too large for every array

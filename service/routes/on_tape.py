@@ -20,7 +20,7 @@ from service.http.tensor_payloads import Answer, joined, render, sent
 from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, deadline_of, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
-from service.routes.in_session import TIMING, etag, known, received, tags_of
+from service.routes.in_session import TIMING, etag, known, known_now, received, tags_of
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match
 from service.schemas import tapes as schemas
 from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
@@ -140,8 +140,6 @@ async def get_tape_value(
     """The value of a variable. A lazy tape runs the ops that it needs and that have not run yet."""
     as_file = wants_tensorfile(request)
     tape = await tapes(request).find(tenant(), tape_id)
-    if (answer := await known(request, tapes(request), tape, as_file)) is not None:
-        return answer
     deadline = settings(request).step_deadline
     try:
         reply = await tapes(request).read(tape, "tape.values", {"name": name}, {}, deadline, accepts=if_match(request))
@@ -149,7 +147,10 @@ async def get_tape_value(
         if error.code == "unknown_variable":
             raise HttpProblem("not-found", error.message) from error
         raise _on_tape(error) from error
-    return (await render(reply, _shown(reply.result), as_file=as_file, headers=tags_of(reply, as_file))).response()
+    headers = tags_of(reply, as_file)
+    if (answer := known_now(request, headers)) is not None:  # only the worker knows which variables there are
+        return answer
+    return (await render(reply, _shown(reply.result), as_file=as_file, headers=headers)).response()
 
 
 @router.post(

@@ -14,7 +14,7 @@ from core.backward.query import GradientQuery, Unconnected
 from service import __version__
 from service.caller import tenant
 from service.formats.packed import as_text
-from service.http.entity_tags import VARIES, check_if_match, unchanged
+from service.http.entity_tags import VARIES, check_if_match, known_before, unchanged
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
@@ -153,9 +153,10 @@ async def get_program(
     stored = await program(request, program_id)
     if as_onnx:
         tag = tag_of(request, ONNX)
-        if (known := unchanged(request, tag, "program", CACHED)) is not None:
+        if (known := known_before(request, tag, CACHED)) is not None:
             return known
-        return await onnx_models.program_file(request, stored, outputs, opset, for_test, {"ETag": tag, **CACHED})
+        file = await onnx_models.program_file(request, stored, outputs, opset, for_test, {"ETag": tag, **CACHED})
+        return unchanged(request, tag, "program", CACHED) or file
     tag, headers = f'"{stored.id}"', {"Cache-Control": "private, max-age=31536000, immutable", **VARIES}
     if (known := unchanged(request, tag, "program", headers)) is not None:
         return known
@@ -267,7 +268,7 @@ async def get_backward(
     as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
     tag = tag_of(request, ONNX if as_onnx else "")
-    if (known := unchanged(request, tag, "program", CACHED)) is not None:
+    if (known := known_before(request, tag, CACHED)) is not None:
         return known
     asked = {
         "loss": loss,
@@ -282,8 +283,10 @@ async def get_backward(
     headers = {"ETag": tag, **CACHED}
     with told_in_query():
         if as_onnx:
-            return await onnx_models.backward_file(request, stored, question, opset, headers)
-        return pieced([(await backward_of(request, stored, question)).data], headers=headers)
+            answer = await onnx_models.backward_file(request, stored, question, opset, headers)
+        else:
+            answer = pieced([(await backward_of(request, stored, question)).data], headers=headers)
+    return unchanged(request, tag, "program", CACHED) or answer
 
 
 @router.post(

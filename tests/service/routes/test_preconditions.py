@@ -228,6 +228,58 @@ def test_every_get_of_a_resource_with_an_etag_obeys_its_conditions(client, path)
     assert (head.status_code, head.headers["etag"]) == (304, tag)
 
 
+PREFIXES = {"session": "ses", "checkpoint": "ckp", "program": "prg", "dataset": "dst", "upload": "upl", "job": "job"}
+PREFIXES |= {"operation": "opn", "tape": "tap"}
+ABSENT = {f"{name}_id": f"{prefix}_{'a' * 26}" for name, prefix in PREFIXES.items()}
+ABSENT |= {"type": "no_such_op", "name": "absent"}
+
+
+def same_problem(one: httpx.Response, other: httpx.Response) -> bool:
+    code = one.json()["code"]
+    return problem(other, one.status_code, code)["detail"] == problem(one, one.status_code, code)["detail"]
+
+
+@pytest.mark.parametrize("path", CACHED)
+def test_if_none_match_of_an_absent_resource_or_a_wrong_query_gets_the_error(client, path):
+    absent, wrong = (filled(path, "get", **ids) for ids in (ABSENT, {"program_id": FITTED_ID}))
+    wrong["params"] = wrong["params"] | {"no_such_parameter": "1"}
+    for request in (absent, wrong) if "{" in path else (wrong,):
+        plain = client.get(**request)
+        conditional = client.get(**request | {"headers": request["headers"] | {"If-None-Match": "*"}})
+
+        assert plain.status_code in (404, 422)
+        assert same_problem(plain, conditional)
+
+
+WRONG = [
+    *(f"/v1/programs/{FITTED_ID}/{part}?loss=absent" for part in ("analysis", "backward", "graph")),
+    f"/v1/programs/{FITTED_ID}/analysis?loss=loss&shape=x:two",
+    *(f"/v1/sessions/{SAMPLE_SESSION}/{part}?names=absent" for part in ("parameters", "optimizer")),
+    f"/v1/tapes/{SAMPLE_TAPE}/values/absent",
+]
+"""Questions without an answer, about resources that exist."""
+
+
+@pytest.mark.parametrize("url", WRONG)
+@pytest.mark.parametrize("known", ["*", "the tag of the resource"])
+def test_if_none_match_of_a_question_without_an_answer_gets_the_error(client, url, known):
+    tag = "*" if known == "*" else client.get("/".join(url.split("/")[:4])).headers["etag"]
+
+    plain, conditional = client.get(url), client.get(url, headers={"If-None-Match": tag})
+
+    assert plain.status_code in (404, 422)
+    assert same_problem(plain, conditional)
+
+
+def test_if_none_match_of_some_parameters_gets_304(client):
+    url = f"/v1/sessions/{SAMPLE_SESSION}/parameters?names=w"
+    tag = client.get(url).headers["etag"]
+
+    answers = [client.get(url, headers={"If-None-Match": each}) for each in (tag, "*")]
+
+    assert [(each.status_code, each.headers["etag"], each.content) for each in answers] == 2 * [(304, tag, b"")]
+
+
 def test_every_answer_with_an_etag_is_documented(client):
     for path, operation in READ:
         answer = client.get(**filled(path, "get", program_id=FITTED_ID))
