@@ -12,9 +12,11 @@ from service.problems import HttpProblem
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.session import Kind, Session
 from service.sessions.stored import StoredSessions
+from service.store.errors import StorageFull, StorageUnavailable
 
 __all__ = ["Gone", "HeldSessions"]
 
+AGAIN = {"Retry-After": "5"}  # for a read that found the database full
 REMEMBERED = 1000  # closed sessions to remember: error 410 gives the reason of closing
 
 Key = tuple[str, str]
@@ -54,8 +56,9 @@ class HeldSessions:
     async def find(self, tenant: str, id: str, reads: bool = False) -> Session:
         """The session, taken over from the store if need be. Raises HttpProblem 404, or 410 for one that was closed.
 
-        reads: for a call that changes nothing. Raises HttpProblem 503 if that would undo steps: the session has some
-        after its checkpoint, no journal, and is in another process that lives.
+        reads: for a call that changes nothing. Raises HttpProblem 503 if taking the session over would undo steps: it
+        has some after its checkpoint, no journal, and is in another process that lives. Also if the database has no
+        space for taking it over.
         """
         session = self.open.get((tenant, id))
         if session is not None:
@@ -66,7 +69,14 @@ class HeldSessions:
                 detail = "another process of the service has the session, and its steps after the last checkpoint"
                 advice = "send the request to that one, or again when the session is saved"
                 raise HttpProblem("no-capacity", f"{detail} would be lost here; {advice}")
-            session = await self._load((tenant, id))
+            try:
+                session = await self._load((tenant, id))
+            except StorageFull as error:
+                if not reads:
+                    raise
+                detail = "this process does not have the session, and the database has no space for taking it over"
+                advice = "the process that has the session answers"
+                raise StorageUnavailable(f"{detail}; {advice}", f"{detail}: {error}", AGAIN) from error
             if session is not None:
                 return session
         raise await self.missing(tenant, id)

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from service.problems import HttpProblem
 
 __all__ = ["SILENT", "DirectoryInUse", "StorageError", "StorageFull", "StorageUnavailable", "StoreDamaged"]
@@ -22,9 +24,9 @@ class StorageError(HttpProblem):
 
     code_of_problem = "storage-unavailable"
 
-    def __init__(self, detail: str, for_operators: str = "") -> None:
+    def __init__(self, detail: str, for_operators: str = "", headers: Mapping[str, str] | None = None) -> None:
         """detail: for clients, without paths of the machine. for_operators: the same with paths."""
-        super().__init__(self.code_of_problem, detail)
+        super().__init__(self.code_of_problem, detail, headers=headers)
         self.for_operators = for_operators or detail
 
     def __str__(self) -> str:

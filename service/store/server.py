@@ -30,6 +30,7 @@ IDLE_S = 8.0
 RETRIED = ("40001", "40P01", "23505")
 """Serialization failure, deadlock, and a row that another transaction has just added: the next try sees it."""
 FULL = ("53100",)  # disk full
+READ_ONLY = ("25006",)  # a standby, or a server that an operator or a provider has made read-only
 REMEDY = "restore it from a backup, or set another BACKPASS_DATABASE_URL"
 
 
@@ -99,6 +100,8 @@ class Server:
         about = " ".join(str(cause).split())
         if state in FULL:
             return StorageFull("no space is left for stored data", f"no space is left for stored data: {about}")
+        if state in READ_ONLY:
+            return StorageUnavailable("the database takes no writes now", f"the database takes no writes now: {about}")
         if type(cause).__name__ == "Silent":  # its module needs psycopg, which may be missing
             return StorageUnavailable(SILENT, f"{SILENT}: {about}")
         if state.startswith("XX"):

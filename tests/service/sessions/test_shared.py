@@ -24,7 +24,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.settings import Settings
 from service.store import tables
-from service.store.errors import StorageUnavailable
+from service.store.errors import StorageFull, StorageUnavailable
 from service.store.store import Store
 from tests.service.sessions.fake_service import Faults, Process, tensor
 
@@ -68,6 +68,11 @@ async def step(process: Process, id: str) -> Session:
     return held
 
 
+async def read_step(process: Process, id: str) -> int:
+    found = await process.registry.find("local", id, reads=True)
+    return (await process.registry.read(found, "session.get", {}, {}, 5.0)).result["step"]
+
+
 async def until_stored(process: Process, id: str) -> None:
     """Wait until the journal has the entry of the call that runs in `process`."""
     session = process.registry.held("local", id)
@@ -75,6 +80,28 @@ async def until_stored(process: Process, id: str) -> None:
     newest = select(func.max(tables.journal.c.n)).where(tables.journal.c.session == id)
     while await process.store.read(lambda connection: connection.execute(newest).scalar_one()) <= session.entry:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+async def test_a_read_at_another_process_on_a_full_database_is_to_be_sent_again(pair, monkeypatch):
+    """Taking a session over is a write. The read itself needs no space, so that 507 would be wrong."""
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+
+    async def full(work: Any) -> None:
+        raise StorageFull("no space is left for stored data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "write", full)
+        with pytest.raises(StorageUnavailable) as refused:
+            await second.registry.find("local", id, reads=True)
+        with pytest.raises(StorageFull):
+            await second.registry.find("local", id)
+        assert await read_step(first, id) == 1
+
+    assert "the process that has the session answers" in refused.value.detail
+    assert (refused.value.status, refused.value.retryable, refused.value.headers) == (503, True, {"Retry-After": "5"})
+    assert await read_step(second, id) == 1
 
 
 async def test_a_lease_that_passed_in_one_process_does_not_end_a_session_that_another_uses(pair):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -161,6 +162,21 @@ def test_a_connection_that_the_server_ended_is_replaced(postgres_server, postgre
 
     asyncio.run(store.write(add("b")))
     assert asyncio.run(store.read(names)) == ["a", "b"]
+    store.close_now()
+
+
+def test_a_database_that_takes_no_writes_now_is_read_and_refuses_them_in_words(postgres_server, postgres_url):
+    store = Store(None, postgres_url)
+    store.open_now()
+    asyncio.run(store.write(add("a")))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on")  # type: ignore[arg-type]
+    postgres_server.hang_up()  # the setting is of later connections
+
+    with pytest.raises(StorageUnavailable, match="the database takes no writes now") as refused:
+        asyncio.run(store.write(add("b")))
+    assert (refused.value.detail, refused.value.status) == ("the database takes no writes now", 503)
+    assert asyncio.run(store.read(names)) == ["a"]
     store.close_now()
 
 
