@@ -215,17 +215,14 @@ def components() -> dict[str, dict[str, Any]]:
     example = problem_body(HttpProblem(kind.code, error.detail, errors=[error]), EXAMPLE_ID, "/v1/gradients")
     response = {
         "description": "A problem document (RFC 9457).",
-        "content": {MEDIA_TYPE: {"schema": PROBLEM, "example": example}},
-        "headers": {
-            "Retry-After": {
-                "schema": {"type": "integer"},
-                "description": "Seconds to wait before the next try, with 429 and 503.",
-            }
-        },
+        "content": {MEDIA_TYPE: {"schema": PROBLEM}},
+        "headers": {"Retry-After": {"$ref": "#/components/headers/RetryAfter"}},
     }
+    wait = {"schema": {"type": "integer"}, "description": "Seconds to wait before the next try, with 429 and 503."}
     return {
-        "schemas": {"Problem": SCHEMA, "ProblemKind": KIND, "ProblemKinds": KINDS},
+        "schemas": {"Problem": {**SCHEMA, "examples": [example]}, "ProblemKind": KIND, "ProblemKinds": KINDS},
         "responses": {"Problem": response},
+        "headers": {"RetryAfter": wait},
     }
 
 

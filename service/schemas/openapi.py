@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -44,7 +46,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         _shorten(schema)
         for member in schema.get("properties", {}).values():
             _say_default(member)
-    _share_parameters(document)
+    _share(document)
     return document
 
 
@@ -120,25 +122,54 @@ def _say_default(member: dict[str, Any]) -> None:
         member["description"] = f"{text} By default `{shown}`.".strip()
 
 
-def _share_parameters(document: dict[str, Any]) -> None:
-    """Move parameters that several operations have into the components."""
+def _share(document: dict[str, Any]) -> None:
+    """Move the parameters and the answers that several operations have into the components."""
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
-    texts = Counter(_text(each) for operation in operations for each in operation.get("parameters", ()))
-    shared = document["components"].setdefault("parameters", {})
+    parameters = [(each["parameters"], i) for each in operations for i in range(len(each.get("parameters", ())))]
+    answers = [(each["responses"], status) for each in operations for status in each["responses"]]
+    _share_parts(document, "parameters", parameters, lambda parameter, i: parameter["name"])
+    _share_parts(document, "responses", answers, _name_of_answer)
+
+
+def _share_parts(
+    document: dict[str, Any],
+    kind: str,
+    places: Sequence[tuple[Any, Any]],
+    name_of: Callable[[dict[str, Any], Any], str],
+) -> None:
+    """Name the parts once that are in several `places`, each a list or an object with an index of it.
+
+    kind: of the components. name_of: a name for a part at an index, in words with anything between them.
+    """
+    texts = Counter(_text(holder[key]) for holder, key in places)
+    shared = document["components"].setdefault(kind, {})
     named: dict[str, str] = {}
-    for text, count in texts.items():
-        if count > 1:
-            name = "".join(word.capitalize() for word in json.loads(text)["name"].replace("-", "_").split("_"))
+    for holder, key in places:
+        text = _text(holder[key])
+        part = holder[key]
+        if texts[text] == 1 or part.keys() == {"$ref"}:
+            continue
+        if text not in named:
+            name = "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z]+", name_of(part, key)))
             number = 1 + sum(other.rstrip("0123456789") == name for other in shared)
             named[text] = name if number == 1 else f"{name}{number}"
-            shared[named[text]] = json.loads(text)
-    for operation in operations:
-        if "parameters" in operation:
-            operation["parameters"] = [
-                {"$ref": f"#/components/parameters/{named[text]}"} if (text := _text(each)) in named else each
-                for each in operation["parameters"]
-            ]
+            of = part.get("$ref", "").rpartition("/")[2]  # a problem: its component has another description
+            shared[named[text]] = {
+                **shared.get(of, {}),
+                **{name: each for name, each in part.items() if name != "$ref"},
+            }
+        holder[key] = {"$ref": f"#/components/{kind}/{named[text]}"}
 
 
-def _text(parameter: dict[str, Any]) -> str:
-    return json.dumps(parameter, sort_keys=True)
+def _name_of_answer(answer: dict[str, Any], status: str) -> str:
+    """For a problem its first code, otherwise the type of the answer, or the word of its status."""
+    if found := re.search("`([a-z-]+)`", answer["description"] if status >= "400" else ""):
+        return found[1]
+    for content in answer.get("content", {}).values():
+        if "$ref" in content.get("schema", {}):
+            return content["schema"]["$ref"].rpartition("/")[2]
+    return HTTPStatus(int(status)).phrase
+
+
+def _text(part: dict[str, Any]) -> str:
+    return json.dumps(part, sort_keys=True)

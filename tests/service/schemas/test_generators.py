@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.paths import ROOT
-from tests.service.openapi import DOCUMENT, at
+from tests.service.openapi import DOCUMENT, at, whole
 
 OPERATIONS = {
     operation["operationId"]: (path, operation)
@@ -50,14 +50,35 @@ def test_operation_ids_are_unique_and_in_snake_case():
     assert {"create_session", "train_step", "compute_gradients", "list_programs"} <= ids.keys()
 
 
-def test_every_error_refers_to_the_one_response_for_problems():
+def test_every_error_has_the_form_of_the_one_response_for_problems():
     problem = at(DOCUMENT, "#/components/responses/Problem")
     assert problem["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
     for path, operation in OPERATIONS.values():
         for status, answer in operation["responses"].items():
             if status != "default" and int(status) >= 400 and "/health" not in path:
-                assert answer["$ref"] == "#/components/responses/Problem", (path, status)
-                assert re.fullmatch("`[a-z-]+`( `[a-z-]+`)*", answer["description"]), (path, status)
+                found = whole(DOCUMENT, answer)
+                assert {**found, "description": "", "$ref": ""} == {**problem, "description": "", "$ref": ""}, path
+                assert re.fullmatch("`[a-z-]+`( `[a-z-]+`)*", found["description"]), (path, status)
+
+
+def test_no_two_operations_repeat_a_parameter_or_an_answer():
+    parts = [
+        part
+        for _, operation in OPERATIONS.values()
+        for part in (*operation.get("parameters", ()), *operation["responses"].values())
+        if part.keys() != {"$ref"}
+    ]
+    texts = Counter(orjson.dumps(part, option=orjson.OPT_SORT_KEYS) for part in parts)
+
+    assert parts and [text for text, count in texts.items() if count > 1] == []
+
+
+def test_every_shared_part_is_named_by_some_operation():
+    named = {part["$ref"] for part in everything(DOCUMENT) if "$ref" in part}
+
+    for kind in ("parameters", "responses", "headers"):
+        for name in DOCUMENT["components"][kind]:
+            assert f"#/components/{kind}/{name}" in named
 
 
 def test_every_body_and_answer_has_a_schema():
