@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
+import httpx
 import numpy as np
 
 from backpass_client.connection import Service, condition, etag_of
@@ -78,18 +80,41 @@ class IdempotentCalls:
     ) -> GradientStream[T]:
         """POST `asked` and `tensors` to <path>/`call` for a stream of gradients. done: as of `GradientStream`.
 
-        The number is used up when the last line arrives. A broken connection sends the request again.
+        The call takes its number when the caller begins to read, and uses it up when the last line arrives. A broken
+        connection sends the request again.
         """
         headers = {"content-type": TENSORS, "accept": MEDIA_TYPE, **condition(if_match)}
-        self._catch_up(headers)
-        content = pack(tensors, {"seq": self.next, **asked})
-        self._unsure = True
+        number: int | None = None
 
         def ended(said: dict[str, Any], found: dict[str, np.ndarray]) -> T:
             self._took_effect(said)
             return done(said, found)
 
-        opened = lambda: self._service.stream("POST", f"{self._path}/{call}", content=content, headers=headers)
+        def sent() -> AbstractContextManager[httpx.Response]:
+            content = pack(tensors, {"seq": number, **asked})
+            return self._service.stream("POST", f"{self._path}/{call}", content=content, headers=headers)
+
+        @contextmanager
+        def opened() -> Iterator[httpx.Response]:
+            nonlocal number
+            unsure = False
+            if is_first := number is None:
+                self._catch_up(headers)
+                number, unsure = self.next, self._unsure
+            self._unsure = True
+            with ExitStack() as stack:
+                try:
+                    answer = stack.enter_context(sent())
+                except PreconditionFailed as error:
+                    self.next, self._unsure = error.problem["expected_seq"], False
+                    raise
+                except Refused as error:  # as in `send`; a repeated request may have used the number itself
+                    if not (is_first and error.code == "sequence-conflict" and (unsure or if_match is not None)):
+                        raise
+                    number = self.next = error.problem["expected_seq"]
+                    answer = stack.enter_context(sent())
+                yield answer
+
         return GradientStream(opened, ended, attempts=self._service.attempts)
 
     def _took_effect(self, said: Mapping[str, Any]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -153,6 +155,65 @@ def test_after_a_failed_precondition_the_next_call_has_the_right_number(service,
 
     assert other.next_seq == 4
     assert other.step(FEEDS).said["step"] == 4
+
+
+@pytest.mark.parametrize("name", ["step", "stream_step"])
+def test_a_call_for_any_version_takes_the_number_that_another_client_left(service, session, name: str):
+    other = bp.Session(service, session.id)
+    session.step({**FEEDS, "y": W})
+
+    found = CALLS[name](other, if_match="*")
+
+    assert (found.said["step"], other.next_seq) == (3, 4)
+
+
+def test_a_stream_without_a_version_does_not_take_the_number_of_another_client(service, session):
+    other = bp.Session(service, session.id)
+    session.step({**FEEDS, "y": W})
+
+    with pytest.raises(bp.Refused, match="sequence-conflict"):
+        _ = other.stream_step(FEEDS).result
+
+    assert session.view()["step"] == 2
+
+
+def test_after_a_failed_precondition_of_a_stream_the_next_call_has_the_right_number(service, session):
+    other = bp.Session(service, session.id)
+    session.step(FEEDS)
+    session.step(FEEDS)
+
+    with pytest.raises(bp.PreconditionFailed):
+        _ = other.stream_step({**FEEDS, "y": W}, if_match=other.etag).result
+
+    assert other.next_seq == 4
+    assert other.stream_step(FEEDS).result.said["step"] == 4
+
+
+def test_a_stream_takes_its_number_when_it_is_read(session):
+    stream = session.stream_step(FEEDS)
+    session.step({**FEEDS, "y": W})
+
+    assert stream.result.said["step"] == 3
+
+
+def test_a_stream_that_broke_after_its_effect_is_not_executed_again(service, session, monkeypatch):
+    """Its number is taken then, by itself: another number would execute it twice."""
+    opened, calls = service.stream, []
+
+    @contextmanager
+    def broken(*args, **more):
+        calls.append(more["content"])
+        with opened(*args, **more) as answer:
+            if len(calls) == 1:
+                answer.read()  # the step has taken effect
+                raise httpx.ReadError("the connection broke", request=answer.request)
+            yield answer
+
+    monkeypatch.setattr(service, "stream", broken)
+    found = session.stream_step(FEEDS, if_match="*").result
+
+    assert (found.said["step"], session.view()["step"], len(calls)) == (2, 2, 2)
+    assert calls[0] == calls[1]
 
 
 def test_the_etag_covers_the_sum_of_gradients(service, session):
