@@ -49,6 +49,7 @@ differentiate     `grad` and `value_and_grad`
 jacobians         products with Jacobians and Hessians, and these matrices
 optimizers        gradient descent on variables
 checkpoints       sessions as files
+event_streams     events as they happen
 jobs              training on stored datasets by the service
 sessions          sessions: training in the service
 job_queue         the jobs of a service
@@ -57,6 +58,8 @@ datasets          stored tables, and their upload
 programs          registered programs
 torch_models      modules of PyTorch as programs
 remote_module     a module of PyTorch that runs in the service; imported at first use, because it needs torch
+keys              API keys
+tenants           limits and use of tenants, and the audit log
 service           a service with all that it stores
 """
 
@@ -105,6 +108,7 @@ from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
 from backpass_client.jacobians import hessian, hvp, jacobian, jvp, vjp
 from backpass_client.jobs import Job, JobFailed
+from backpass_client.keys import Key
 from backpass_client.op_results import Results
 from backpass_client.op_table import hint_for, op_table
 from backpass_client.optimizers import SGD
@@ -115,6 +119,7 @@ from backpass_client.service import Service
 from backpass_client.sessions import OptimizerState, Session, Step, Stopped
 from backpass_client.streams import GradientStream
 from backpass_client.tape import Tape, immediate, lazy
+from backpass_client.tenants import AuditEntry, Tenant, UsageRow
 from backpass_client.torch_models import from_torch
 from backpass_client.variable import Variable
 
@@ -124,6 +129,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SGD",
+    "AuditEntry",
     "BackpassError",
     "Builder",
     "BuiltProgram",
@@ -136,6 +142,7 @@ __all__ = [
     "InvalidOp",
     "Job",
     "JobFailed",
+    "Key",
     "OptimizerState",
     "Playback",
     "PreconditionFailed",
@@ -149,8 +156,10 @@ __all__ = [
     "Stopped",
     "Symbol",
     "Tape",
+    "Tenant",
     "Type",
     "Unreachable",
+    "UsageRow",
     "Variable",
     "bf16",
     "bool_",

@@ -55,6 +55,8 @@ class Service(Hinted):
         "checkpoint": "see checkpoints, and checkpoint() of a session",
         "gradients evaluate backward": "write programs.create(program).gradients(...) or .evaluate(...)",
         "tape": "write bp.Tape(service)",
+        "key create_key api_key api_keys": "write keys.create(tenant), with the scope admin",
+        "audit_log": "write audit(), with the scope admin",
     }
 
     def __init__(

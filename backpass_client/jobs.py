@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar
 
-import httpx
 import numpy as np
 
 from backpass_client.checkpoints import Checkpoint
 from backpass_client.connection import Service, quoted
-from backpass_client.errors import BackpassError, Refused
+from backpass_client.errors import BackpassError
+from backpass_client.event_streams import PATIENCE_S, Event, followed
 from backpass_client.hints import Hinted
 
 __all__ = ["Job", "JobFailed", "submitted"]
 
 ENDED = ("succeeded", "failed", "canceled", "aborted")
-LONGEST_PAUSE_S = 5.0
-PATIENCE_S = 120.0
-EVENT_STREAM = "text/event-stream"
-Event = tuple[str, dict[str, Any]]
 
 
 class JobFailed(BackpassError):
@@ -105,34 +99,7 @@ class Job(Hinted):
         patience: seconds that the service may be away, such as for a restart.
         Raises Refused, and Unreachable when the service was away for longer.
         """
-        last, failures, seen = after, 0, time.monotonic()
-        while True:
-            before = last
-            try:
-                headers = {"accept": EVENT_STREAM, "last-event-id": str(last)}
-                with self.service.stream("GET", f"{self.path}/events", headers=headers) as answer:
-                    seen = time.monotonic()
-                    if answer.status_code == 204:
-                        return
-                    for id, kind, data in _events(answer.iter_lines()):
-                        seen = time.monotonic()
-                        if id is not None:
-                            last = id
-                            yield kind, {"id": id, **data}
-                        elif kind == "reset":
-                            last = data["oldest"] - 1
-            except Refused as error:
-                if not error.retryable:
-                    raise
-                failures += 1
-            except httpx.TransportError:
-                failures += 1
-            failures = 0 if last > before else failures
-            if failures >= self.service.attempts and time.monotonic() - seen >= patience:
-                self.view()  # raises Unreachable, or tells that the service is back
-                failures = 0
-            if failures:
-                time.sleep(min(LONGEST_PAUSE_S, 0.1 * 2 ** min(failures, 10)))
+        return followed(self.service, self.path, after, patience)
 
     def wait(
         self,
@@ -192,20 +159,6 @@ def id_of(dataset: Any) -> str:
             "dataset = service.datasets.upload(data)"
         )
     return id
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
-    """(number, kind, data) of the events in a stream; unnumbered ones have None. Half an event is left out."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        if line and name:
-            fields[name] = value.removeprefix(" ")
-        elif not line:
-            if "event" in fields:
-                number = fields.get("id")
-                yield None if number is None else int(number), fields["event"], json.loads(fields["data"])
-            fields = {}
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +12,11 @@ from backpass_client.builder import BuiltProgram
 from backpass_client.checkpoints import Checkpoints
 from backpass_client.datasets import Datasets
 from backpass_client.job_queue import Jobs
+from backpass_client.keys import Keys
 from backpass_client.open_sessions import Sessions, Tapes
 from backpass_client.programs import Program, Programs
 from backpass_client.sessions import Session
+from backpass_client.tenants import AuditEntry, Tenants, UsageRow
 
 __all__ = ["Service"]
 
@@ -69,6 +72,44 @@ class Service(connection.Service):
     def checkpoints(self) -> Checkpoints:
         """The saved sessions: upload, find and list them."""
         return Checkpoints(self)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The API keys: make, find, rotate and revoke them, with the scope admin."""
+        return Keys(self)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        """The tenants: read and set their limits, with the scope admin."""
+        return Tenants(self)
+
+    def usage(
+        self, first: date | str | None = None, last: date | str | None = None, *, tenant: str | None = None
+    ) -> list[UsageRow]:
+        """The use of the service by day: of the own tenant, and of all tenants with the scope admin.
+
+        first, last: days in UTC, such as "2026-11-22"; by default the last 31 days.
+        tenant:      only this one. Raises Refused (forbidden) for another tenant than the own one without the scope.
+        """
+        days = {name: str(day) for name, day in (("from", first), ("to", last)) if day is not None}
+        asked = days if tenant is None else {**days, "tenant": tenant}
+        return [UsageRow.of(each) for each in self.call("GET", "/v1/usage", query=asked)["usage"]]
+
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        """The audit log of all tenants, or of one, page by page, the newest entry first. Needs the scope admin."""
+        return (AuditEntry.of(each) for each in self.entries("/v1/audit", "entries", tenant=tenant))
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The worker processes: device, memory, sessions, restarts, last fatal error. Needs the scope admin."""
+        return self.call("GET", "/v1/workers")["workers"]
+
+    def metrics(self) -> str:
+        """The metrics of the process that answers, in the text format of Prometheus. Needs the scope admin.
+
+        Raises Refused (not-found) if the metrics have a port of their own. Curves of a training are
+        `Session.metrics` and `Job.metrics`.
+        """
+        return self.send("GET", "/metrics").text
 
     @cached_property
     def tapes(self) -> Tapes:

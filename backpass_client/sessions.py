@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -13,6 +14,7 @@ import numpy as np
 from backpass_client.checkpoints import Checkpoint, with_id
 from backpass_client.connection import NO_TENSORS, Service, condition, etag_of, new_key, quoted
 from backpass_client.errors import BackpassError
+from backpass_client.event_streams import PATIENCE_S, Event, followed
 from backpass_client.hints import Answered, Hinted
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import submitted
@@ -74,7 +76,8 @@ class Session(Hinted):
 
     said:     the view of the session when this object was made; `view` asks again.
     if_match: an argument of the calls, for sessions with several clients: the version that the call is for, such as
-    `etag`. At another version the call changes nothing and raises PreconditionFailed.
+    `etag`. At another version the call changes nothing and raises PreconditionFailed. Without it a step of this client
+    that equals the last one of another client, with the same number, is taken for a repetition: one step for both.
 
         parameters = session.parameters()
         session.put_parameters(averaged(parameters), if_match=session.etag)
@@ -96,6 +99,7 @@ class Session(Hinted):
         "status state info": "write view()",
         "export onnx": "write to_onnx(path)",
         "version": "see etag",
+        "history curves logs": "see metrics() and events()",
     }
 
     def __init__(
@@ -392,6 +396,46 @@ class Session(Hinted):
             self.service, self.service.call("POST", f"{self.path}/fork", settings, headers=headers), self._dtypes
         )
 
+    def metrics(self, *, after: int = 0, points: int = 10_000) -> Arrays:
+        """The curves of the recent steps as columns, NaN for values that are not finite: point, step, time, loss,
+        gradient_norm, learning_rate, ms.
+
+        The service keeps the last 5,000 steps in memory, and of earlier ones every second, fourth, ...; when it starts
+        again, the curves do.
+        after:  the last number in the column `point` that the caller has.
+        points: the most points; of more, those of the lowest and the highest losses.
+        """
+        found = self.service.call("GET", f"{self.path}/metrics", query={"after": after, "points": points})
+        return _columns(found["columns"])
+
+    def events(self, after: int = 0, *, patience: float = PATIENCE_S) -> Iterator[Event]:
+        """(kind, data) of each event, as it happens, until the session is closed. After a broken connection the stream
+        goes on behind the last event.
+
+        The event "steps" has the steps since the one before as `columns`, which are those of `metrics`; "closed" has
+        the `reason`, and is the last one.
+        after:    number of the last point that the caller has.
+        patience: seconds that the service may be away, such as for a restart.
+        Raises Refused (gone) for a closed session, and Unreachable when the service was away for longer.
+        """
+        with closing(followed(self.service, self.path, after, patience)) as events:
+            for kind, data in events:
+                yield kind, {**data, "columns": _columns(data["columns"])} if kind == "steps" else data
+                if kind == "closed":
+                    return
+
+    def histograms(
+        self, names: str | Sequence[str] = (), *, bins: int = 40, if_match: str | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The distribution of the elements of parameters and states, by name: count, zeros, nan, infinite, min, max,
+        mean, std, and `counts` in equal intervals from min to max.
+
+        names: by default all. bins: the number of intervals.
+        """
+        query = {"bins": bins, **({"names": name_list(names)} if names else {})}
+        found = self.service.call("GET", f"{self.path}/histograms", query=query, headers=condition(if_match))
+        return {each["name"]: each for each in found["histograms"]}
+
     def optimizer_state(self, names: Sequence[str] = (), *, if_match: str | None = None) -> OptimizerState:
         """The state of the optimizer. names: of parameters or slots; by default all."""
         query = "&".join(f"names={quoted(name)}" for name in names)
@@ -440,6 +484,11 @@ class Session(Hinted):
 
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
+
+
+def _columns(columns: Mapping[str, Sequence[float | None]]) -> Arrays:
+    """Curves as arrays; None, a value that is not finite, is NaN."""
+    return {n: np.array(values, "int64" if n in ("point", "step") else float) for n, values in columns.items()}
 
 
 def _is_repeatable(if_match: str | None) -> bool:

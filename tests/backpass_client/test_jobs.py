@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import backpass_client as bp
-from backpass_client import jobs
+from backpass_client import event_streams
 
 VIEW = {"id": "job_1", "session_id": "ses_1", "state": "succeeded", "step": 3, "reason": "completed"}
 
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(jobs, "time", made)
+    monkeypatch.setattr(event_streams, "time", made)
     monkeypatch.setattr("backpass_client.connection.time", made)
     return made
 

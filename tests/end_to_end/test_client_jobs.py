@@ -13,7 +13,7 @@ import pytest
 
 import backpass_client as bp
 from backpass_client import Job, JobFailed, Program, Refused, Service
-from backpass_client.jobs import _events
+from backpass_client.event_streams import _events
 from examples.digits import load
 from examples.models import digits_mlp
 

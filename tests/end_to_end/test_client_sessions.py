@@ -454,3 +454,47 @@ def test_values_and_names_in_the_wrong_place_are_refused_before_they_are_sent(se
             with pytest.raises(TypeError, match=message):
                 wrong()
         assert session.next_seq == 1
+
+
+def test_the_curves_of_a_session_are_columns(service):
+    with service.create_session(line(), "loss", {"w": np.zeros(2)}, optimizer={"type": "sgd"}) as session:
+        losses = [session.step({"x": [[1, 2]], "y": [i + 1]}).loss for i in range(4)]
+
+        curves = session.metrics()
+        later = session.metrics(after=int(curves["point"][2]))
+
+        assert [each.dtype.kind for each in curves.values()] == list("iifffff")
+        assert curves["step"].tolist() == [1, 2, 3, 4] and later["step"].tolist() == [4]
+        assert curves["loss"].tolist() == [float(each) for each in losses]
+        assert np.isnan(curves["gradient_norm"]).all()
+        assert len(session.metrics(points=2)["step"]) <= 3
+
+
+def test_the_events_of_a_session_are_its_steps_until_it_is_closed(service):
+    session = service.create_session(line(), "loss", {"w": np.zeros(2)}, optimizer={"type": "sgd"})
+    session.step({"x": [[1, 2]], "y": [1]})
+    steps: list[int] = []
+    for kind, data in session.events():
+        if kind == "closed":
+            break
+        steps += data["columns"]["step"].tolist()
+        if len(steps) < 3:
+            session.step({"x": [[1, 2]], "y": [1]})
+        else:
+            session.close()
+
+    assert (kind, steps) == ("closed", [1, 2, 3])
+    assert "deleted" in data["reason"]
+    with pytest.raises(bp.Refused, match="gone"):
+        next(session.events())
+
+
+def test_histograms_count_the_elements_of_parameters(service):
+    with service.create_session(line(), "loss", {"w": [0.0, 3.0]}, optimizer={"type": "sgd"}) as session:
+        found = session.histograms("w", bins=3)
+        assert list(session.histograms()) == ["w"]
+        with pytest.raises(bp.Refused, match="absent"):
+            session.histograms("absent")
+
+    assert list(found) == ["w"]
+    assert (found["w"]["counts"], found["w"]["zeros"], found["w"]["max"]) == ([1, 0, 1], 1, 3.0)

@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "parameters": lambda s, **m: s.parameters(**m),
     "put_parameters": lambda s, **m: s.put_parameters({"w": W}, **m),
     "to_onnx": lambda s, **m: s.to_onnx(outputs=["error"], **m),
+    "histograms": lambda s, **m: s.histograms(**m),
     "checkpoint": lambda s, **m: s.checkpoint(**m),
     "fork": lambda s, **m: s.fork(**m).close(),
     "optimizer_state": lambda s, **m: s.optimizer_state(**m),
@@ -40,6 +41,8 @@ UNCONDITIONAL = {
     "view": "its answer has the version",
     "fit": "a job ends if another client changes its session",
     "checkpoints": "lists what was saved",
+    "metrics": "past steps",
+    "events": "past steps",
     "load_into": "parameters() has the condition",
     "from_checkpoint": "opens a session",
 }

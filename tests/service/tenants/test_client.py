@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
 
 import pytest
 
-from backpass_client import Refused, Service
+from backpass_client import AuditEntry, Key, Refused, Service, Tenant, UsageRow, connection
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_PARAMETERS
 from tests.service.tenants.conftest import Keyed
 from tests.service.tenants.test_access import limits
@@ -52,3 +56,105 @@ def test_the_client_waits_as_long_as_a_rate_demands_but_not_until_tomorrow(keyed
                 service.call("POST", "/v1/gradients", GRADIENTS, repeat=True)
             assert time.monotonic() - started < 60
             assert found.value.retry_after > 0
+
+
+@pytest.fixture
+def admin(keyed: Keyed) -> Iterator[Service]:
+    with Service(keyed.served.url, api_key=keyed.keys["admin"]) as service:
+        yield service
+
+
+def test_a_key_is_made_used_rotated_and_revoked(keyed: Keyed, admin: Service):
+    key = admin.keys.create("made", "ci", scopes=["read"], ttl=3600.0)
+    assert (key.tenant, key.name, key.scopes, key.state) == ("made", "ci", ["read"], "valid")
+    assert 3000 < key.said["expires_at"] - time.time() < 3700
+    assert key.text and key.text not in repr(key) and "key" not in key.said
+    with Service(keyed.served.url, api_key=key.text) as service:
+        assert service.me()["key"]["id"] == key.id
+
+        new = admin.keys.rotate(key, overlap=0.0)
+
+        assert (new.tenant, new.name, new.scopes) == ("made", "ci", ["read"])
+        with pytest.raises(Refused, match="401"):
+            service.me()
+    found = admin.keys.get(key.id)
+    assert (found.id, found.text, found.state) == (key.id, None, "expired")
+    admin.keys.revoke(new)
+    admin.keys.revoke(new.id)
+    with Service(keyed.served.url, api_key=new.text) as service, pytest.raises(Refused, match="401"):
+        service.me()
+    assert {each.id: each.state for each in admin.keys.list("made")} == {key.id: "expired", new.id: "revoked"}
+    with pytest.raises(Refused, match="not-found"):
+        admin.keys.get("key_" + "a" * 26)
+    with pytest.raises(AttributeError, match=r"write service\.keys\.revoke\(key\)"):
+        key.revoke()
+
+
+def test_a_key_whose_answer_is_lost_is_not_made_twice(keyed: Keyed, admin: Service, monkeypatch: pytest.MonkeyPatch):
+    send = admin._http.request
+
+    def lost(method: str, path: str, **more: object) -> None:
+        send(method, path, **more)
+        raise connection.httpx.ReadError("the connection broke")
+
+    monkeypatch.setattr(admin._http, "request", lost)
+    with pytest.raises(connection.Unreachable):
+        admin.keys.create("lost")
+    monkeypatch.undo()
+    assert len(list(admin.keys.list("lost"))) == 1
+
+
+def test_limits_of_a_tenant_are_set_and_read(admin: Service):
+    changed = admin.tenants.set_limits("measured", jobs=4, compute_seconds=0)
+    assert isinstance(changed, Tenant)
+    assert (changed.tenant, changed.own) == ("measured", {"jobs": 4, "compute_seconds": 0})
+    assert changed.quotas["jobs"] == {"limit": 4, "used": 0}
+    assert admin.tenants.set_limits("measured", compute_seconds=None).own == {"jobs": 4}
+    assert admin.tenants.get("measured").own == {"jobs": 4}
+    with pytest.raises(Refused, match="jobs"):
+        admin.tenants.set_limits("measured", job=4)
+    assert "measured" in [each.tenant for each in admin.tenants.list()]
+
+
+def test_the_audit_log_is_typed_lazy_and_complete(keyed: Keyed, admin: Service, monkeypatch: pytest.MonkeyPatch):
+    made = [admin.keys.create("audited", f"key {i}") for i in range(5)]
+    end = time.monotonic() + 60
+    while made[-1].id not in {each.target.split("/")[-1] for each in islice(admin.audit(), 200)}:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    monkeypatch.setattr(connection, "PAGE", 2)
+
+    listing = admin.audit("ops")
+    found = [
+        each
+        for each in listing
+        if each.action == "POST /v1/keys" and each.target.split("/")[-1] in {key.id for key in made}
+    ]
+
+    assert inspect.isgenerator(listing) and all(isinstance(each, AuditEntry) for each in found)
+    assert [each.target.split("/")[-1] for each in found] == [key.id for key in reversed(made)]
+    assert {(each.tenant, each.key, each.status) for each in found} == {("ops", keyed.ids["admin"], 201)}
+
+
+def test_the_usage_is_typed_and_of_the_own_tenant_without_the_scope_admin(keyed: Keyed, admin: Service):
+    today = datetime.now(UTC).date()
+    with Service(keyed.served.url, api_key=keyed.keys["one"]) as service:
+        service.call("POST", "/v1/gradients", GRADIENTS, repeat=True)
+        mine = service.usage(today, str(today))
+        with pytest.raises(Refused, match="forbidden"):
+            service.usage(tenant="other")
+        with pytest.raises(Refused, match="forbidden"):
+            next(service.audit())
+        with pytest.raises(Refused, match="forbidden"):
+            service.keys.create("acme")
+
+    assert all(isinstance(each, UsageRow) for each in mine)
+    assert [(each.tenant, each.day) for each in mine] == [("acme", str(today))]
+    assert mine[0].requests >= 1 and mine[0].bytes_in > 0
+    assert "acme" in {each.tenant for each in admin.usage()}
+
+
+def test_administrators_read_workers_and_metrics(admin: Service):
+    assert [each["device"] for each in admin.workers()] == ["cpu"]
+    assert "# TYPE http_server_request_duration_seconds histogram" in admin.metrics()
+    assert all(isinstance(each, Key) for each in admin.keys.list())
