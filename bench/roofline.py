@@ -24,8 +24,9 @@ from bench.workloads import WORKLOADS
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device.gpu import DEVICE_TARGET
 from core.plan.arena import ArenaMap, arrange
-from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions
+from core.plan.memory import Root
 from core.plan.partition import plan_parts
 from core.plan.plan import Plan
 from core.plan.work import Work, work_of
@@ -150,7 +151,7 @@ class _Walk:
     arena: ArenaMap
     trips: int
 
-    def tally(self, body: Sequence, times: int) -> Tally:
+    def tally(self, body: Instructions, times: int) -> Tally:
         """The work of a list of instructions that runs so many times."""
         total, read_, written = Tally(), set[Place](), set[Place]()
         for each in body.instructions:

@@ -12,8 +12,8 @@ from core.codegen.machine_peak import MachinePeak, machine_peak
 from core.codegen.threads import thread_count
 from core.cost import count_work
 from core.ir import Block, TensorType
-from core.plan.data import Instruction
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction
 from core.plan.work import Work, work_of
 from core.runtime.times import Spent, Times
 

@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 from core.cost import nested_runs
 from core.ir.errors import Location, Place
-from core.plan.data import Sequence, Stack
 from core.plan.flow import Branch, Growing, Loop, Recording, Source
 from core.plan.growing import ArrayOp, ArrayWork, Flatten, KeepArray, MakeRuns
+from core.plan.instructions import Instructions
+from core.plan.memory import Stack
 from core.plan.plan import Plan
 
 __all__ = ["record_bytes"]
@@ -73,7 +74,7 @@ def record_bytes(plan: Plan, trips: int) -> int:
     return sum(plan.target.stack_bytes(stack.slot_bytes * count) for stack, count in slots.items())
 
 
-def _array_work(body: Sequence, trips: int, times: int = 1) -> Iterator[tuple[ArrayWork, int]]:
+def _array_work(body: Instructions, trips: int, times: int = 1) -> Iterator[tuple[ArrayWork, int]]:
     """Each instruction on tensor arrays, and how often it runs."""
     for each in body.instructions:
         if isinstance(each, ArrayWork):
@@ -86,7 +87,7 @@ def _array_work(body: Sequence, trips: int, times: int = 1) -> Iterator[tuple[Ar
 
 
 def _recorded(
-    body: Sequence, trips: int, times: int, outer: Nests, held: dict[Stack, tuple[int, int]]
+    body: Instructions, trips: int, times: int, outer: Nests, held: dict[Stack, tuple[int, int]]
 ) -> Iterator[tuple[Stack, int]]:
     """Each stack that `body` writes in `times` runs, with the most slots it needs.
 
@@ -173,7 +174,7 @@ def _depth(loop: Loop) -> int:
     return 1 + max(map(_depth, inner), default=0)
 
 
-def _loops(body: Sequence) -> Iterator[Loop]:
+def _loops(body: Instructions) -> Iterator[Loop]:
     """The outermost loops of `body`."""
     for each in body.instructions:
         if isinstance(each, Loop):

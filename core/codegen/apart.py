@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from core.codegen.llvm import Function
 from core.codegen.step_writer import StepWriter
-from core.plan.data import Sequence, Stack
 from core.plan.flow import Branch, Loop, Recording, Span
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Instructions
+from core.plan.memory import Stack
 
 __all__ = ["CROWDED", "NESTED", "write_apart"]
 
@@ -75,7 +76,7 @@ def _recordings_in(each: Loop | Branch) -> tuple[dict[Recording | Span, None], d
     stacks: dict[Stack, None] = {}
     left: list[Loop | Branch] = [each]
     for nested in left:  # the list grows during the loop
-        bodies: tuple[Sequence, ...]
+        bodies: tuple[Instructions, ...]
         if isinstance(nested, Loop):
             bodies = (nested.body,)
             touched = (*nested.over, *nested.records)

@@ -9,8 +9,8 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
-from core.plan.data import Stack, bytes_of
 from core.plan.flow import Elements, Growing, Source, Span
+from core.plan.memory import Stack, bytes_of
 from core.runtime.control_words import CONTROL, STACK
 
 __all__ = [

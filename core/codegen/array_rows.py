@@ -7,9 +7,9 @@ from collections.abc import Callable
 from core.codegen.array_parts import TARGET, call_shared, fail_check, function_of, goes_on, held, room, target_of
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.step_writer import StepWriter
-from core.plan.data import bytes_of
 from core.plan.flow import Growing, Recording
 from core.plan.growing import CountRows, CutRows, JoinRows
+from core.plan.memory import bytes_of
 
 __all__ = ["count_rows", "cut_rows", "join_rows"]
 

@@ -13,7 +13,8 @@ from core.codegen.llvm import I64, Function, IRValue, element_type, literal
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.vector_slices import move
-from core.plan.data import Gemm, View
+from core.plan.instructions import Gemm
+from core.plan.memory import View
 from core.runtime.blas_threads import use_one_thread
 
 __all__ = ["address_of", "function", "unit"]

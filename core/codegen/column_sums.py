@@ -16,7 +16,7 @@ from core.codegen.merged_operands import merged_scratch
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM
 from core.codegen.rows import row_function, rows_poll
-from core.plan.data import RowKernel
+from core.plan.row_kernels import RowKernel
 
 __all__ = ["BLOCK", "summing_function"]
 

@@ -10,7 +10,7 @@ from core.codegen.polling import stop_of
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.ir.precision import HALVES
-from core.plan.data import Instr, Operand, RowKernel
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.plan.striped import Domain, Window
 
 __all__ = ["columns_of", "is_moderate"]
@@ -31,8 +31,8 @@ def is_moderate(
         full = kernel.code[0].full
         code = (
             *code,
-            Instr("apply", dtype, full, (len(code) - 1,), "abs"),
-            Instr("accumulate", dtype, full, (len(code),), "max", operand=1),
+            RowInstruction("apply", dtype, full, (len(code) - 1,), "abs"),
+            RowInstruction("accumulate", dtype, full, (len(code),), "max", operand=1),
         )
         first = f.op(f"mul nsw {batch}, {height}", "int64")
         end = f.binary("add", first, I64(height))
@@ -79,7 +79,7 @@ def _shown(
     code, mask_at = list(loaded), len(loaded) - 1
 
     def add(*args: object, **more: object) -> int:
-        code.append(Instr(*args, **more))  # type: ignore[arg-type]
+        code.append(RowInstruction(*args, **more))  # type: ignore[arg-type]
         return len(code) - 1
 
     shows = mask_at
@@ -101,16 +101,16 @@ def _shown(
     return holds, f.load(start, "int64"), f.load(after, "int64")
 
 
-def _loaded(kernel: RowKernel) -> tuple[tuple[Instr, ...], str]:
+def _loaded(kernel: RowKernel) -> tuple[tuple[RowInstruction, ...], str]:
     """The instructions that load the array of a kernel, 16-bit numbers in float32, and the dtype of the last one."""
     (load,) = kernel.code
     if load.dtype not in HALVES:
         return (load,), load.dtype
-    return (load, Instr("apply", "float32", load.full, (0,), "cast", (("dtype", "float32"),))), "float32"
+    return (load, RowInstruction("apply", "float32", load.full, (0,), "cast", (("dtype", "float32"),))), "float32"
 
 
 def _reduced(
-    module: Module, f: Function, kernel: RowKernel, operand: Operand, code: tuple[Instr, ...], base: IRValue,
+    module: Module, f: Function, kernel: RowKernel, operand: Operand, code: tuple[RowInstruction, ...], base: IRValue,
     first: IRValue, end: IRValue,
 ) -> list[IRValue]:  # fmt: skip
     """The addresses of what `code` reduces the rows from `first` to `end` of an array to."""

@@ -11,7 +11,8 @@ from core.codegen.machine import lanes
 from core.codegen.row_blocks import LONGEST, MANY, rows_together
 from core.codegen.scalar import NATIVE, refusal
 from core.codegen.vector_slices import lanes_for
-from core.plan.data import Gemm, bytes_of
+from core.plan.instructions import Gemm
+from core.plan.memory import bytes_of
 from core.plan.target import (
     ChannelLaneLimits,
     ConvolutionLimits,

@@ -12,8 +12,8 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.loop_parts import LoopCode, slot_address
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
-from core.plan.data import Root
 from core.plan.flow import Branch, Loop, Recording
+from core.plan.memory import Root
 from core.runtime.control_words import STOPPED
 
 __all__ = ["write_branch", "write_loop"]

@@ -17,7 +17,7 @@ from core.codegen.prefetch import ahead, fetch
 from core.codegen.reductions import combine
 from core.codegen.vector_slices import unravel
 from core.ir.precision import HALVES
-from core.plan.data import Gather, ScatterAdd
+from core.plan.instructions import Gather, ScatterAdd
 
 __all__ = [
     "PARAMS",

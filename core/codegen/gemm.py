@@ -19,7 +19,7 @@ from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.tile import STEPS, tile, tile_of
 from core.codegen.vector_slices import mask
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 
 __all__ = ["FAR_BYTES", "Product", "gemm_function", "product_of"]
 

@@ -15,7 +15,7 @@ from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import reduce_lanes
 from core.codegen.vector_slices import mask, store_lanes
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 
 __all__ = ["FEW", "Gemv", "gemv_function", "gemv_of", "sums_of_lanes"]
 

@@ -30,8 +30,8 @@ from core.codegen.window_parts import (
     transposed,
     whole_lines,
 )
-from core.plan.data import Gemm
 from core.plan.geometry import Correlation
+from core.plan.instructions import Gemm
 
 __all__ = [
     "correlate_im2col",

@@ -17,17 +17,8 @@ from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import rows_poll
 from core.codegen.step_writer import StepWriter
-from core.plan.data import (
-    Gather,
-    Gemm,
-    Instruction,
-    Interpreted,
-    Kernel,
-    Limited,
-    Rows,
-    ScatterAdd,
-    View,
-)
+from core.plan.instructions import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd
+from core.plan.memory import View
 
 __all__ = ["KernelCalls", "scratch_of"]
 

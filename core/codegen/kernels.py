@@ -39,7 +39,7 @@ from core.codegen import (
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.codegen.polling import polls_by_control
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.lowering import OVER_IMAGES
 
 __all__ = ["kernel_function", "scratch_bytes", "units", "work"]

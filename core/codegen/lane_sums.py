@@ -14,7 +14,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.operands import MOST_ADDITIONS, Operands
 from core.codegen.reductions import combine, identity, reduce_lanes, repeated
 from core.ir.precision import HALVES
-from core.plan.data import RowKernel
+from core.plan.row_kernels import RowKernel
 
 __all__ = ["RUN", "LaneSums", "summed_in_lanes"]
 

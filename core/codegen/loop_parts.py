@@ -9,8 +9,9 @@ from collections.abc import Callable
 from core.codegen.array_parts import held
 from core.codegen.llvm import I64, IRValue
 from core.codegen.step_writer import StepWriter
-from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Elements, Growing, Hoisted, Loop, Recording, Source, Span, State
+from core.plan.instructions import Gemm, Instructions
+from core.plan.memory import Root, Stack
 
 __all__ = ["LoopCode", "slot_address"]
 
@@ -193,7 +194,7 @@ class LoopCode:
         outer = dict(self.step.roots)
         self.step.roots[ahead.row] = row
         self._open_buffers(ahead, slot)
-        self.step.sequence(Sequence((product,)))
+        self.step.sequence(Instructions((product,)))
         self.step.roots = outer
 
     def multiply_many(self, hoisted: Hoisted, trip: IRValue, at: IRValue) -> None:
@@ -204,7 +205,7 @@ class LoopCode:
             outer = dict(self.step.roots)
             first = at if self.each.reverse else f.binary("sub", at, last)
             self._open_operands(hoisted, first, I64(0))
-            self.step.sequence(Sequence((hoisted.many,)))
+            self.step.sequence(Instructions((hoisted.many,)))
             self.step.roots = outer
 
     def multiply_rest(self, hoisted: Hoisted, trips: IRValue) -> None:
@@ -216,7 +217,7 @@ class LoopCode:
             first, slot = I64(0), f.binary("sub", I64(hoisted.trips), rest)
         with f.loop(I64(0), rest) as i:
             self._open_operands(hoisted, f.binary("add", first, i), f.binary("add", slot, i))
-            self.step.sequence(Sequence((hoisted.one,)))
+            self.step.sequence(Instructions((hoisted.one,)))
 
     def _open_operands(self, hoisted: Hoisted, at: IRValue, slot: IRValue) -> None:
         """Set the arrays of a product: element `at` of a stack, or `slot` of a buffer."""

@@ -10,7 +10,7 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.merging import RowParts, add_up, places_of, stored_rows
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.row_values import RowValues
-from core.plan.data import MadeRows, MergedOperand, RowKernel
+from core.plan.row_kernels import MadeRows, MergedOperand, RowKernel
 
 __all__ = ["MergedOperands", "merged_scratch"]
 

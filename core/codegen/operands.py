@@ -18,7 +18,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine, identity, masked, padded, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
 from core.ir.errors import InternalError
-from core.plan.data import Instr, RowKernel
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["MOST_ADDITIONS", "Operands", "RowSlice"]
 
@@ -200,7 +200,7 @@ class Operands:
     def _total(self, number: int) -> IRValue:
         return reduce_lanes(self.f, self.kernel.code[number].op, self._in_lanes(number))
 
-    def _lanes(self, instr: Instr) -> int:
+    def _lanes(self, instr: RowInstruction) -> int:
         return self.lanes if instr.full else 1
 
     # --- values that are the same along the row --------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Operands:
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def check(self, instr: Instr, holds: IRValue) -> None:
+    def check(self, instr: RowInstruction, holds: IRValue) -> None:
         """Write the number of a check to the error word if `holds` is false in any lane."""
         f = self.f
         if holds.lanes > 1:
@@ -313,7 +313,7 @@ class Operands:
 
     # --- positions -------------------------------------------------------------------------------------------------
 
-    def first_of(self, instr: Instr) -> IRValue:
+    def first_of(self, instr: RowInstruction) -> IRValue:
         """The value of an iota at the first element of the row."""
         f, total = self.f, I64(instr.value)
         for at, stride in zip(self._index, dict(instr.attrs)["outer"], strict=False):
@@ -321,7 +321,7 @@ class Operands:
                 total = f.binary("add", f.op(f"mul nsw {at}, {stride}", "int64"), total)
         return total
 
-    def positions(self, instr: Instr, piece: RowSlice) -> IRValue:
+    def positions(self, instr: RowInstruction, piece: RowSlice) -> IRValue:
         """The values of an iota at a slice of the row."""
         f, step = self.f, dict(instr.attrs)["inner"]
         start = f.op(f"mul nsw {piece.start}, {step}", "int64") if step != 1 else piece.start
@@ -333,7 +333,7 @@ class Operands:
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
-    def _address(self, instr: Instr, piece: RowSlice) -> IRValue:
+    def _address(self, instr: RowInstruction, piece: RowSlice) -> IRValue:
         operand = self.kernel.operands[instr.operand]
         at = piece.start if operand.inner == 1 else self.f.op(f"mul nsw {piece.start}, {operand.inner}", "int64")
         return self.f.at(self._bases[instr.operand], at, operand.dtype)
@@ -344,6 +344,6 @@ class Operands:
         further = self.f.op(f"mul nsw {at}, {dict(instr.attrs)['step']}", "int64")
         return self.f.at(self._bases[instr.operand], further, instr.dtype)
 
-    def _add(self, instr: Instr, value: IRValue, address: IRValue) -> None:
+    def _add(self, instr: RowInstruction, value: IRValue, address: IRValue) -> None:
         """Combine a value with the element of an array at `address`."""
         self.f.store(combine(self.f, instr.op, self.f.load(address, instr.dtype), value), address)

@@ -13,7 +13,9 @@ from core.codegen.panel_widths import PanelWidths, panel_widths_of
 from core.codegen.tile import most_vectors, tile_of
 from core.codegen.tiled_product import BLOCK, steps_of_tiles
 from core.ir.errors import InternalError
-from core.plan.data import Gemm, RowKernel, View
+from core.plan.instructions import Gemm
+from core.plan.memory import View
+from core.plan.row_kernels import RowKernel
 
 __all__ = [
     "PackedGemm",

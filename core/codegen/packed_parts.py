@@ -34,7 +34,7 @@ from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import STEPS
 from core.codegen.tiled_product import set_block
 from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
-from core.plan.data import Instr
+from core.plan.row_kernels import RowInstruction
 
 __all__ = ["packed_gemm_function"]
 
@@ -220,7 +220,7 @@ class _Panel:
             found.append(move(self.f, base, operand.dtype, (row, operand.outer[0]), (self.start, operand.inner)))
         return found
 
-    def _sums(self) -> dict[int, Instr]:
+    def _sums(self) -> dict[int, RowInstruction]:
         return {i.operand: i for i in self.p.then.code if i.kind == "accumulate"} if self.p.then else {}
 
     def clear_sums(self) -> None:

@@ -21,7 +21,9 @@ from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
 from core.codegen.rows import row_cost, rows_poll
-from core.plan.data import Gather, Gemm, Kernel, RowKernel, Rows, ScatterAdd, View
+from core.plan.instructions import Gather, Gemm, Kernel, Rows, ScatterAdd
+from core.plan.memory import View
+from core.plan.row_kernels import RowKernel
 
 __all__ = [
     "batch_task",

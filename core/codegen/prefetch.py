@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, storage_type
 from core.ir.aligned import LINE
-from core.plan.data import Instr, RowKernel, contiguous
+from core.plan.memory import contiguous
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["MOST_BYTES", "ahead", "fetch", "fetch_lookups"]
 
@@ -56,7 +57,7 @@ def fetch_lookups(f: Function, kernel: RowKernel, row: IRValue) -> None:
         fetch(f, f.param(f"p{instr.operand}"), further, instr.dtype, nbytes)
 
 
-def _positions_of(kernel: RowKernel, lookup: Instr) -> int | None:
+def _positions_of(kernel: RowKernel, lookup: RowInstruction) -> int | None:
     """The operand with the positions of a lookup: one for each row, side by side; None if it has another form."""
     found, left = set[int](), [*lookup.args]
     while left:

@@ -17,7 +17,8 @@ from core.codegen.packed_gemm import PackedGemm, packed_gemm_of
 from core.codegen.packed_parts import packed_gemm_function
 from core.codegen.polling import product_polls
 from core.ir.errors import InternalError
-from core.plan.data import Gemm, View, is_matrix
+from core.plan.instructions import Gemm
+from core.plan.memory import View, is_matrix
 
 __all__ = ["ProductFunction", "batch_addresses", "packed_function", "product_function", "window_product"]
 

@@ -12,7 +12,7 @@ from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
 from core.codegen.prefetch import ahead, fetch
 from core.codegen.vector_slices import fill_zeros, mask, unravel
-from core.plan.data import ScatterAdd
+from core.plan.instructions import ScatterAdd
 
 __all__ = ["is_sparse", "list_bytes", "list_function", "list_work", "sum_function"]
 

@@ -23,7 +23,7 @@ from core.codegen.sweeps import EXPENSIVE, UNROLLED
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided, mask
 from core.ir.precision import HALVES
-from core.plan.data import Instr, Operand, RowKernel
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 
 __all__ = ["LONGEST", "MANY", "RowBlock", "block_sizes", "rows_together"]
 
@@ -77,7 +77,7 @@ def block_sizes(kernel: RowKernel) -> list[int]:
     return [together, smaller] if smaller >= max(2, together // 4) else [together]
 
 
-def _adds_up(kernel: RowKernel, instr: Instr) -> bool:
+def _adds_up(kernel: RowKernel, instr: RowInstruction) -> bool:
     """Whether an instruction adds the rows of a block to the same elements, or to elements side by side, in any run.
 
     Not a sum along the rows to one element, nor a sum of 16-bit floats.
@@ -91,7 +91,7 @@ def _adds_up(kernel: RowKernel, instr: Instr) -> bool:
     return not operand.inner and (operand.outer[-1] == 1 or not operand.outer[-1])
 
 
-def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
+def _overlaps(kernel: RowKernel, instr: RowInstruction) -> bool:
     """Whether a store writes an element more than once: then the last row must come last."""
     operand = kernel.operands[instr.operand]
     return operand.outer[-1] == 0 or (instr.full and operand.inner == 0)
@@ -162,7 +162,7 @@ class RowBlock:
                 self._accumulate(number, args[0], row)
         self.operands.leave_held(row, self.rows)
 
-    def _instruction(self, instr: Instr, args: list[list[IRValue]]) -> list[IRValue]:
+    def _instruction(self, instr: RowInstruction, args: list[list[IRValue]]) -> list[IRValue]:
         f, rows = self.f, self.rows
         along = range(self.kernel.inner if instr.full else 1)
         at = lambda j: [a[j] if len(a) > 1 else a[0] for a in args]
@@ -209,7 +209,7 @@ class RowBlock:
             self.operands.accumulate_one(number, one)
             self.operands.put_aside(f.binary("add", row, I64(lane)), number)
 
-    def _accumulate_across(self, instr: Instr, values: list[IRValue]) -> None:
+    def _accumulate_across(self, instr: RowInstruction, values: list[IRValue]) -> None:
         """Add to elements that are side by side for the rows of a block."""
         f, base, step = self.f, self.operands.base(instr.operand), self.kernel.operands[instr.operand].inner
         if not step:
@@ -218,7 +218,7 @@ class RowBlock:
             value = f.splat(values[j if len(values) > 1 else 0], self.rows)
             self._add(instr, f.at(base, I64(j * step), instr.dtype) if j else base, value)
 
-    def _add(self, instr: Instr, address: IRValue, values: IRValue, held: IRValue | None = None) -> None:
+    def _add(self, instr: RowInstruction, address: IRValue, values: IRValue, held: IRValue | None = None) -> None:
         """Add to adjacent elements. held: the lanes that are elements, if not all are."""
         f = self.f
         before = f.load(address, instr.dtype, values.lanes, held)
@@ -258,7 +258,7 @@ class RowBlock:
             left = both(left[: len(left) // 2], left[len(left) // 2 :])
         return left[0]
 
-    def _load(self, instr: Instr) -> list[IRValue]:
+    def _load(self, instr: RowInstruction) -> list[IRValue]:
         f, rows, operand = self.f, self.rows, self.kernel.operands[instr.operand]
         base, between = self.operands.base(instr.operand), operand.outer[-1]
         # bools are shuffled as bytes
@@ -297,7 +297,7 @@ class RowBlock:
             for i, line in enumerate(transposed_square(f, part)):
                 f.store(line, f.at(base, I64(i * between + start), line.dtype), mask(len(part), rows))
 
-    def _store(self, instr: Instr, values: list[IRValue]) -> None:
+    def _store(self, instr: RowInstruction, values: list[IRValue]) -> None:
         f, operand = self.f, self.kernel.operands[instr.operand]
         base, between, dtype = self.operands.base(instr.operand), operand.outer[-1], instr.dtype
         values = [f.splat(each, self.rows) for each in values]
@@ -318,13 +318,13 @@ class RowBlock:
                 one = f.op(f"extractelement {value}, i64 {lane}", value.dtype)
                 f.store(one, f.at(address, I64(lane * between), dtype))
 
-    def _positions(self, instr: Instr, j: int) -> IRValue:
+    def _positions(self, instr: RowInstruction, j: int) -> IRValue:
         """The values of an iota at position `j` of each row."""
         strides = dict(instr.attrs)
         lanes = ", ".join(f"i64 {i * strides['outer'][-1] + j * strides['inner']}" for i in range(self.rows))
         return self.f.binary("add", IRValue(f"<{lanes}>", "int64", self.rows), self.operands.first_of(instr))
 
-    def _check(self, instr: Instr, holds: list[IRValue]) -> None:
+    def _check(self, instr: RowInstruction, holds: list[IRValue]) -> None:
         f = self.f
         every = holds[0]
         for each in holds[1:]:

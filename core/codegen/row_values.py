@@ -8,7 +8,7 @@ from core.codegen.operands import Operands, RowSlice
 from core.codegen.reductions import masked, repeated
 from core.codegen.scalar import apply
 from core.ir.stop import poll
-from core.plan.data import Instr, RowKernel
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["RowValues"]
 
@@ -69,13 +69,13 @@ class RowValues:
         elif instr.kind == "check":
             self.operands.check(instr, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
 
-    def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
+    def _applied(self, instr: RowInstruction, args: list[IRValue]) -> IRValue:
         attrs = dict(instr.attrs)
         if instr.op in DRAWS:
             return DRAWS[instr.op](self.f, attrs, args, self._pairs(instr))
         return apply(self.f, instr.op, attrs, args, instr.rounds)
 
-    def _pairs(self, instr: Instr) -> bool:
+    def _pairs(self, instr: RowInstruction) -> bool:
         """Whether every slice of positions that `instr` takes is adjacent and begins at an even one."""
         at = self.code[instr.args[0]]
         if at.kind != "iota":

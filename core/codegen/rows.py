@@ -24,7 +24,7 @@ from core.codegen.row_values import RowValues
 from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, STRAIGHT_ONCE, Sweep, kept_values, sweeps
 from core.codegen.turned_rows import TurnedRows, rows_turned
-from core.plan.data import Instr, RowKernel
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["row_cost", "row_function", "rows_poll", "window_function"]
 
@@ -337,6 +337,6 @@ class _Writer:
                 yield at
 
 
-def _in_scratch(instr: Instr) -> str:
+def _in_scratch(instr: RowInstruction) -> str:
     """The dtype of a row of scratch memory that holds the values of `instr`: one that does not round them."""
     return instr.dtype if instr.rounds else "float32"

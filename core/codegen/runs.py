@@ -9,9 +9,9 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
-from core.plan.data import bytes_of
 from core.plan.flow import Recording, Span
 from core.plan.growing import Flatten, MakeRuns
+from core.plan.memory import bytes_of
 
 __all__ = ["compare_runs", "flatten", "make_runs"]
 

@@ -16,7 +16,7 @@ from core.codegen.transpose import transposed_square
 from core.codegen.turned_rows import across
 from core.codegen.vector_slices import mask
 from core.ir.aligned import LINE
-from core.plan.data import Instr, Operand, RowKernel
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 
 __all__ = ["Squares", "rows_in_squares"]
 
@@ -94,7 +94,7 @@ class Squares:
             if instr.kind == "store" and across(self._operand(instr)):
                 self._write_across(instr, made[number], start, count, rows)
 
-    def _read_across(self, instr: Instr, start: IRValue, count: int, rows: range) -> list[IRValue]:
+    def _read_across(self, instr: RowInstruction, start: IRValue, count: int, rows: range) -> list[IRValue]:
         """The values of a load, a vector for each of the rows; zeros where a row has no element."""
         f, dtype = self.f, "uint8" if instr.dtype == "bool" else instr.dtype
         places = [self._column(instr, start, j, rows) for j in range(count)]
@@ -106,32 +106,34 @@ class Squares:
         found = transposed_square(f, columns + [nothing] * (self.lanes - count))
         return [f.convert(each, instr.dtype) for each in found[: len(rows)]]
 
-    def _write_across(self, instr: Instr, values: list[IRValue], start: IRValue, count: int, rows: range) -> None:
+    def _write_across(
+        self, instr: RowInstruction, values: list[IRValue], start: IRValue, count: int, rows: range
+    ) -> None:
         f = self.f
         if instr.dtype == "bool":
             values = [f.convert(each, "uint8") for each in values]
         for j, each in enumerate(transposed_square(f, values)[:count]):
             f.store(each, self._column(instr, start, j, rows), mask(len(rows), self.lanes))
 
-    def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
+    def _applied(self, instr: RowInstruction, args: list[IRValue]) -> IRValue:
         """The value of an instruction other than a load; that of a store is what it stores."""
         if instr.kind == "store":
             return args[0]
         return apply(self.f, instr.op, dict(instr.attrs), args, instr.rounds)
 
-    def _operand(self, instr: Instr) -> Operand:
+    def _operand(self, instr: RowInstruction) -> Operand:
         return self.kernel.operands[instr.operand]
 
-    def _line(self, instr: Instr, row: int) -> IRValue:
+    def _line(self, instr: RowInstruction, row: int) -> IRValue:
         """The address of the first element of a row."""
         operand, base = self._operand(instr), self.operands.base(instr.operand)
         return self.f.at(base, I64(row * operand.outer[-1]), operand.dtype) if row and operand.outer[-1] else base
 
-    def _at(self, instr: Instr, row: int, start: IRValue) -> IRValue:
+    def _at(self, instr: RowInstruction, row: int, start: IRValue) -> IRValue:
         """The address of an element of a row whose elements are adjacent."""
         return self.f.at(self._line(instr, row), start, self._operand(instr).dtype)
 
-    def _column(self, instr: Instr, start: IRValue, number: int, rows: range) -> IRValue:
+    def _column(self, instr: RowInstruction, start: IRValue, number: int, rows: range) -> IRValue:
         """The address of the elements of these rows in column `start` + `number`."""
         f, operand = self.f, self._operand(instr)
         first = f.op(f"mul nsw {start}, {operand.inner}", "int64")

@@ -22,9 +22,20 @@ from core.codegen.tensor_arrays import write_array
 from core.codegen.timer import Timer
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
-from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Root, Rows, ScatterAdd, Sequence
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.instructions import (
+    Gather,
+    Gemm,
+    Instruction,
+    Instructions,
+    Interpreted,
+    Kernel,
+    Limited,
+    Rows,
+    ScatterAdd,
+)
+from core.plan.memory import Root
 from core.plan.plan import Plan
 from core.plan.side_by_side import Stretch
 from core.plan.striped import Striped
@@ -82,14 +93,14 @@ class Step(KernelCalls):
         """Write the body of the plan, with the branches of some stretches side by side."""
         instructions, at = self.plan.body.instructions, 0
         for stretch in side_by_side:
-            self.sequence(Sequence(instructions[at : stretch.first]))
+            self.sequence(Instructions(instructions[at : stretch.first]))
             self.straight([instructions[i] for i in stretch.ahead])
             self.beside([[instructions[i] for i in share] for share in stretch.shares])
             self.straight([instructions[i] for i in stretch.after])
             at = stretch.end
-        self.sequence(Sequence(instructions[at:]))
+        self.sequence(Instructions(instructions[at:]))
 
-    def sequence(self, body: Sequence) -> None:
+    def sequence(self, body: Instructions) -> None:
         """Write all instructions of `body`."""
         outer, self.spent = self.spent, 0
         waiting: list[Instruction] = []

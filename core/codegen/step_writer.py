@@ -15,8 +15,9 @@ from core.codegen.polling import stop_of
 from core.codegen.reductions import identity
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
-from core.plan.data import Gemm, Root, Rows, Sequence, Stack, View
 from core.plan.flow import Recording, Span
+from core.plan.instructions import Gemm, Instructions, Rows
+from core.plan.memory import Root, Stack, View
 from core.plan.plan import Plan
 from core.runtime.array_header import DATA_OFFSET
 from core.runtime.control_words import CONTROL, STOPPED
@@ -96,7 +97,7 @@ class StepWriter(ABC):
     # --- kernels -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def sequence(self, body: Sequence) -> None:
+    def sequence(self, body: Instructions) -> None:
         """Append all instructions of `body`."""
 
     @abstractmethod

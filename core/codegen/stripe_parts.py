@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.step_writer import StepWriter
 from core.codegen.vector_slices import move
-from core.plan.data import Gemm, Root, Rows, View
+from core.plan.instructions import Gemm, Rows
+from core.plan.memory import Root, View
 from core.plan.striped import Striped, StripedProduct
 
 __all__ = ["StripeArrays", "arrays_of", "start_sums", "write_together"]

@@ -21,7 +21,9 @@ from core.codegen.step_writer import StepWriter
 from core.codegen.stripe_parts import arrays_of, start_sums, write_together
 from core.codegen.vector_slices import fill_zeros, move, unravel
 from core.plan.arena import fit
-from core.plan.data import Gemm, Root, RowKernel, Rows, View, contiguous
+from core.plan.instructions import Gemm, Rows
+from core.plan.memory import Root, View, contiguous
+from core.plan.row_kernels import RowKernel
 from core.plan.striped import Striped, StripedProduct
 from core.plan.work import work_of
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from core.codegen.llvm import itemsize
 from core.ir.precision import HALVES
 from core.ir.stop import poll
-from core.plan.data import Instr
+from core.plan.row_kernels import RowInstruction
 
 __all__ = ["EXPENSIVE", "KEPT_BYTES", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
 
@@ -107,7 +107,7 @@ class Sweep:
     unroll: int
 
 
-def kept_values(code: Sequence[Instr], elements: int) -> tuple[int, ...]:
+def kept_values(code: Sequence[RowInstruction], elements: int) -> tuple[int, ...]:
     """The values that a later sweep needs again and that take long to compute, the last one first, as far as there is
     memory for them.
 
@@ -130,7 +130,7 @@ def kept_values(code: Sequence[Instr], elements: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def _costly(code: Sequence[Instr]) -> set[int]:
+def _costly(code: Sequence[RowInstruction]) -> set[int]:
     """The values along the row that are expensive, or end a long way from the last such one."""
     found: set[int] = set()
     way: list[int] = []  # instructions that compute each value from costly ones
@@ -141,7 +141,7 @@ def _costly(code: Sequence[Instr]) -> set[int]:
     return found
 
 
-def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
+def sweeps(code: Sequence[RowInstruction], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
     """The sweeps along a row of `pieces` whole slices. kept: see `kept_values`."""
     stages = _stages(code)
     found = []
@@ -162,7 +162,7 @@ def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[S
     return tuple(found)
 
 
-def _stages(code: Sequence[Instr]) -> list[int]:
+def _stages(code: Sequence[RowInstruction]) -> list[int]:
     """The first sweep in which each instruction can run: it needs reductions of earlier sweeps only."""
     stages: list[int] = []
     for instr in code:
@@ -171,12 +171,12 @@ def _stages(code: Sequence[Instr]) -> list[int]:
     return stages
 
 
-def _is_total(code: Sequence[Instr], instr: Instr) -> bool:
+def _is_total(code: Sequence[RowInstruction], instr: RowInstruction) -> bool:
     """Whether an instruction is a reduction along the row, whose value is known when a sweep ends."""
     return instr.kind == "reduce" and code[instr.args[0]].full
 
 
-def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -> tuple[int, ...]:
+def _needed(code: Sequence[RowInstruction], ends: Sequence[int], read: Collection[int]) -> tuple[int, ...]:
     """The instructions along the row that `ends` need, in order. Values in `read` come from memory."""
     needed = set(ends)
     for number in reversed(range(len(code))):
@@ -185,7 +185,7 @@ def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -
     return tuple(sorted(needed))
 
 
-def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], pieces: int) -> int:
+def _unroll(code: Sequence[RowInstruction], along: Sequence[int], read: Collection[int], pieces: int) -> int:
     """How many slices of the row to compute together: more if each result waits for another one."""
     ready: dict[int, int] = {}
     for n in along:
@@ -200,7 +200,7 @@ def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], 
     return max(1, min(wanted, MOST_UNROLLED, UNROLLED // max(len(along), 1), pieces))
 
 
-def _latency(instr: Instr) -> int:
+def _latency(instr: RowInstruction) -> int:
     """Cycles until the result of an instruction is known."""
     exact = instr.kind != "apply" or instr.op in EXACT or not instr.rounds
     rounding = 0 if exact else ROUNDING.get(instr.dtype, 0)

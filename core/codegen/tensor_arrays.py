@@ -29,7 +29,6 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.runs import compare_runs, flatten, make_runs
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
-from core.plan.data import bytes_of
 from core.plan.growing import (
     AddArrays,
     ArrayOp,
@@ -42,6 +41,7 @@ from core.plan.growing import (
     MakeRuns,
     OpenSpan,
 )
+from core.plan.memory import bytes_of
 
 __all__ = ["write_array"]
 

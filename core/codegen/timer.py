@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from core.codegen.llvm import I64, Function
-from core.plan.data import Instruction
+from core.plan.instructions import Instruction
 
 __all__ = ["Timer"]
 

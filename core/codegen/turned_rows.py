@@ -16,7 +16,7 @@ from core.codegen.prefetch import fetch
 from core.codegen.transpose import transposed_square
 from core.ir.aligned import LINE
 from core.ir.precision import HALVES
-from core.plan.data import Operand, RowKernel
+from core.plan.row_kernels import Operand, RowKernel
 
 __all__ = ["TurnedRows", "across", "rows_turned"]
 

@@ -13,8 +13,9 @@ from core.codegen.packed_gemm import PackedGemm
 from core.codegen.product import window_product
 from core.codegen.vector_slices import even_blocks, move
 from core.ir.aligned import LINE
-from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
+from core.plan.instructions import Gemm
+from core.plan.memory import Root, View
 
 __all__ = [
     "WindowPart",

@@ -17,9 +17,9 @@ from core.codegen.tensor_arrays import FURTHEST
 from core.device.device_writer import DeviceWriter
 from core.device.flow import wants
 from core.ir.errors import InternalError
-from core.plan.data import View, bytes_of
 from core.plan.flow import Growing
 from core.plan.growing import AddArrays, ArrayOp, ArrayWork
+from core.plan.memory import View, bytes_of
 
 __all__ = ["write_array"]
 

@@ -27,7 +27,7 @@ from core.device.leaving import Leaving, host_array, send
 from core.device.region import Behind, DeviceRegion, DeviceRun
 from core.device.table_updates import TableUpdates, UpdatedRows
 from core.device.words import DeviceArrays, has_loops
-from core.plan.data import bytes_of
+from core.plan.memory import bytes_of
 from core.runtime.bound_step import KEPT, one_by_one, picks_of, updated_tables
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.memory_limit import MemoryLimit

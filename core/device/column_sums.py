@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from core.device.threads import WARP, Threads
-from core.plan.data import Instr, RowKernel, Rows
+from core.plan.instructions import Rows
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["FEW_ROWS", "ColumnSums", "column_sums", "is_own", "is_total", "reduced_axes"]
 
@@ -40,13 +41,13 @@ class ColumnSums:
     warps: int
 
 
-def is_own(kernel: RowKernel, instr: Instr) -> bool:
+def is_own(kernel: RowKernel, instr: RowInstruction) -> bool:
     """Whether each row is reduced to an element of its own, so that no other row adds to it."""
     operand = kernel.operands[instr.operand]
     return not operand.inner and all(s or n == 1 for n, s in zip(kernel.outer, operand.outer, strict=True))
 
 
-def is_total(kernel: RowKernel, instr: Instr) -> bool:
+def is_total(kernel: RowKernel, instr: RowInstruction) -> bool:
     """Whether all elements of the domain are reduced to one number."""
     operand = kernel.operands[instr.operand]
     return not operand.inner and all(n == 1 or not s for n, s in zip(kernel.outer, operand.outer, strict=True))
@@ -80,7 +81,7 @@ def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
     return ColumnSums(kept, reduced, columns, rows, parts, min(threads.warps, -(-parts * columns // WARP)))
 
 
-def reduced_axes(kernel: RowKernel, instr: Instr) -> tuple[int, ...]:
+def reduced_axes(kernel: RowKernel, instr: RowInstruction) -> tuple[int, ...]:
     """The axes of rows along which all rows add to the same elements."""
     strides = kernel.operands[instr.operand].outer
     return tuple(axis for axis, (n, s) in enumerate(zip(kernel.outer, strides, strict=True)) if n > 1 and not s)

@@ -15,7 +15,7 @@ from core.device.device_writer import DeviceWriter
 from core.device.product import ProductPlan, ProductWriter
 from core.device.threads import Threads, block_number, flat_offset, split
 from core.device.tiles import VECTOR_BYTES
-from core.plan.data import Gemm, Rows
+from core.plan.instructions import Gemm, Rows
 from core.plan.striped import Striped
 
 __all__ = ["find_moderate", "hide", "takes_window", "window_columns", "window_product"]

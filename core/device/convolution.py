@@ -26,7 +26,8 @@ from core.device.product import ProductPlan, ProductWriter, Stage, product_plan
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.device.tiles import Tile
-from core.plan.data import Gemm, Kernel, View
+from core.plan.instructions import Gemm, Kernel
+from core.plan.memory import View
 from core.plan.patches import Patches
 from core.plan.windows import Windows
 

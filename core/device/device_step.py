@@ -27,9 +27,10 @@ from core.device.threads import BLOCK, MOST_THREADS
 from core.device.tiled import tiled
 from core.ir.errors import InternalError
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instruction, Interpreted, Sequence, View
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Gemm, Instruction, Instructions, Interpreted
+from core.plan.memory import View
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
@@ -69,14 +70,14 @@ class DeviceStep(DeviceKernels):
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
             blocks = blocks_of(each, self._threads(1))
             block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
-            write = lambda: self.instructions(Sequence(each.instructions))
+            write = lambda: self.instructions(Instructions(each.instructions))
             whole = self._launch(name, blocks, write, loops, block)
             return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
         rows, first, last = sums
 
         def add_up() -> None:
             self._add_up(rows, first)  # at its end all threads of the block meet
-            self.instructions(Sequence(behind))
+            self.instructions(Instructions(behind))
 
         apart = self._launch(name, first.blocks, lambda: self.rows(rows, apart=True))
         apart = replace(apart, resident=resident_blocks(each, first.blocks))

@@ -21,8 +21,9 @@ from core.device.rules import Rules
 from core.device.threads import Threads
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
-from core.plan.data import Instruction, Root, Sequence, Stack
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions
+from core.plan.memory import Root, Stack
 from core.plan.plan import Plan
 
 __all__ = ["DeviceWriter"]
@@ -56,12 +57,12 @@ class DeviceWriter(Step):
     def needs_scratch(self, each: Instruction) -> bool:
         """Whether an instruction writes to scratch memory, which all of them share."""
 
-    def sequence(self, body: Sequence) -> None:
+    def sequence(self, body: Instructions) -> None:
         """Write all instructions of `body`, and a barrier behind them: the caller may run them often, or not at all."""
         self.instructions(body)
         self.meet()
 
-    def instructions(self, body: Sequence) -> None:
+    def instructions(self, body: Instructions) -> None:
         for each in body.instructions:
             poll()
             self.instruction(each)

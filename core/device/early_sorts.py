@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 from core.device.kernels import sort_waits
 from core.ir.stop import poll
-from core.plan.data import Instruction, Kernel, Root
-from core.plan.data import Sequence as Body
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions, Kernel
+from core.plan.memory import Root
 
 __all__ = ["overlapping", "sorts_first"]
 
 
-def sorts_first(body: Body) -> Body:
+def sorts_first(body: Instructions) -> Instructions:
     """Move the sorts to the beginning of `body` whose operands no instruction writes."""
     sorts = [each for each in body.instructions if isinstance(each, Kernel) and sort_waits(each)]
     if not sorts:
@@ -27,7 +27,7 @@ def sorts_first(body: Body) -> Body:
         poll()
         written |= {*each.writes(), *(each.outside if isinstance(each, Loop | Branch) else ())}
     early = [each for each in sorts if not written & {*each.reads()}]
-    return Body((*early, *(each for each in body.instructions if each not in early)))
+    return Instructions((*early, *(each for each in body.instructions if each not in early)))
 
 
 def overlapping(

@@ -15,8 +15,8 @@ from functools import partial
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.loop_parts import LoopCode, slot_address
 from core.device.device_writer import DeviceWriter
-from core.plan.data import Root, Stack
 from core.plan.flow import Elements, Loop, Recording
+from core.plan.memory import Root, Stack
 from core.runtime.control_words import CONTROL, STOPPED
 
 __all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "wants", "write_loop"]

@@ -16,8 +16,8 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.module import Module
 from core.codegen.vector_slices import move
 from core.device.threads import OneBlock, Threads, block_number, one_block, split
-from core.plan.data import Kernel
 from core.plan.fourier import Fourier
+from core.plan.instructions import Kernel
 
 __all__ = ["fourier_kernel", "fourier_scratch", "fourier_units", "fourier_waits"]
 

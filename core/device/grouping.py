@@ -21,7 +21,7 @@ from core.device.spread import SPREAD, is_resident, wanted_blocks
 from core.device.threads import Threads
 from core.device.tiled import tiled
 from core.ir.stop import poll
-from core.plan.data import Gather, Instruction, Kernel, Rows, ScatterAdd
+from core.plan.instructions import Gather, Instruction, Kernel, Rows, ScatterAdd
 
 __all__ = ["MOST_INSTRUCTIONS", "Level", "grouped", "level_of"]
 

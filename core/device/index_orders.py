@@ -13,8 +13,9 @@ import numpy as np
 from core.device.buckets import padded_sums
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, Kernel, Root, ScatterAdd, Sequence, View
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions, Kernel, ScatterAdd
+from core.plan.memory import Root, View
 
 __all__ = ["INDEX_ORDER", "NO_ROWS", "IndexOrder", "is_sparse", "with_orders"]
 
@@ -58,12 +59,12 @@ def is_sparse(count: int, size: int) -> bool:
     return size >= SPARSE * count
 
 
-def with_orders(body: Sequence) -> Sequence:
+def with_orders(body: Instructions) -> Instructions:
     """`body` with a sort before each scatter that needs one, unless an earlier one has sorted the same index."""
-    return Sequence(tuple(_ordered(body)))
+    return Instructions(tuple(_ordered(body)))
 
 
-def _ordered(body: Sequence) -> Iterator[Instruction]:
+def _ordered(body: Instructions) -> Iterator[Instruction]:
     known: dict[tuple[Root, int, IndexOrder], tuple[View, View]] = {}
     for each in body.instructions:
         poll()

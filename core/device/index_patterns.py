@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from core.device.segments import flat
 from core.ir.stop import poll
-from core.plan.data import IndexPattern, Rows, ScatterAdd, Sequence
+from core.plan.instructions import IndexPattern, Instructions, Rows, ScatterAdd
 
 __all__ = ["with_patterns"]
 
 
-def with_patterns(body: Sequence) -> Sequence:
+def with_patterns(body: Instructions) -> Instructions:
     """Give scatters the pattern of their index, and leave out the kernels that wrote such an index for nobody else.
 
     Scatters in loops and branches stay as they are.
@@ -31,7 +31,7 @@ def with_patterns(body: Sequence) -> Sequence:
         found.append(each)
     writers = set(counts.values())
     read = {root for each in flat(found) if each not in writers for root in each.reads()}
-    return Sequence(tuple(each for each in found if each not in writers or read & {*each.writes()}))
+    return Instructions(tuple(each for each in found if each not in writers or read & {*each.writes()}))
 
 
 def _counts(each: Rows) -> bool:

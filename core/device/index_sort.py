@@ -14,7 +14,7 @@ from core.device.patch_tiles import total
 from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.rules import Rules
 from core.device.threads import Threads
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 
 __all__ = ["index_merge", "index_order_bytes", "index_order_kernel", "index_order_scratch"]
 

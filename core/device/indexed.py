@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import Function
 from core.device.threads import Threads, flat_offset, split
-from core.plan.data import Gather
+from core.plan.instructions import Gather
 
 __all__ = ["gather_kernel"]
 

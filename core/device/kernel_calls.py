@@ -24,7 +24,8 @@ from core.device.threads import Threads
 from core.device.tiled import tiled
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import ArenaMap
-from core.plan.data import Gather, Gemm, Instruction, Kernel, Limited, Rows, ScatterAdd, View
+from core.plan.instructions import Gather, Gemm, Instruction, Kernel, Limited, Rows, ScatterAdd
+from core.plan.memory import View
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 

@@ -1,4 +1,4 @@
-"""The kernels of `core.plan.data.Kernel` that have generators of their own for the threads of a device.
+"""The kernels of `core.plan.instructions.Kernel` that have generators of their own for the threads of a device.
 
 Each is a function ``name(arrays..., scratch, error, check)`` that all threads of a launch call. The other kinds are
 those of `core.codegen`, whose units the threads share (`core.device.step`).
@@ -23,7 +23,7 @@ from core.device.small_convolution import is_small, small_convolution, small_scr
 from core.device.threads import Threads
 from core.device.tiled import CONVOLUTIONS
 from core.device.transposition import transposition_kernel
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 
 __all__ = ["device_kernel", "device_scratch", "has_kernel", "sort_bytes", "sort_merge", "sort_waits"]
 

@@ -6,7 +6,7 @@ from core.codegen.llvm import I64, Function, literal
 from core.codegen.merging import places_of
 from core.device.threads import Threads, split
 from core.ir.precision import HALVES
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 
 __all__ = ["merge_kernel", "merge_units"]
 

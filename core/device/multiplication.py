@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from core.codegen.llvm import itemsize
 from core.ir.precision import HALVES
-from core.plan.data import Gemm, Instruction, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import View
 
 __all__ = ["RESULTS", "Biased", "Matrix", "Multiplication", "Place", "biased", "multiplication_of", "place_in"]
 

@@ -21,8 +21,8 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.patch_tiles import digits, total
 from core.device.threads import Threads, rolled
 from core.plan.covering import Covering
-from core.plan.data import Kernel
 from core.plan.geometry import Pool, Scattered
+from core.plan.instructions import Kernel
 
 __all__ = ["POOLING", "pooling_kernel"]
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from core.codegen.llvm import I64, Function, IRValue
 from core.device.blocks import Block
 from core.device.threads import WARP, Threads, flat_offset, split
-from core.plan.data import Instr, RowKernel, Rows
+from core.plan.instructions import Rows
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["PresentRow"]
 
@@ -78,7 +79,7 @@ class PresentRow:
             with f.when(f.compare("icmp slt", column, I64(self.kernel.inner))):
                 yield column
 
-    def address(self, instr: Instr, column: IRValue) -> IRValue:
+    def address(self, instr: RowInstruction, column: IRValue) -> IRValue:
         """The address of the present element in the operand of an instruction."""
         operand = self.kernel.operands[instr.operand]
         if instr.operand in self.inside:

@@ -19,7 +19,8 @@ from core.device.tensor_cores import TensorCores
 from core.device.threads import Threads, flat_offset, split
 from core.device.tiles import VECTOR_BYTES, Tile, load_vector, store_vector, vector_of
 from core.ir.precision import HALVES
-from core.plan.data import Gemm, View
+from core.plan.instructions import Gemm
+from core.plan.memory import View
 
 __all__ = ["ProductPlan", "ProductWriter", "Stage", "product_kernel", "product_plan"]
 

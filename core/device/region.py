@@ -30,7 +30,7 @@ from core.device.tiles import VECTOR_BYTES
 from core.device.words import WORD, DeviceArrays, Words, has_loops, reports, word_count
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
-from core.plan.data import bytes_of
+from core.plan.memory import bytes_of
 from core.plan.plan import Plan
 from core.runtime.control_words import CONTROL, ERROR, OPS_LEFT, STOP, STOPPED
 from core.runtime.reference import Interpreter, interpreter_of

@@ -11,7 +11,7 @@ from core.device.merge_sort import MergeSort, MergeWriter, merge_sort
 from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.rules import Rules
 from core.device.threads import Threads
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.merge_specs import RowOrder
 
 __all__ = ["ROW_ORDERS", "order_bytes", "order_kernel", "order_merge", "order_scratch", "takes_order"]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from core.codegen.llvm import itemsize
 from core.device.column_sums import column_sums, is_own, reduced_axes
 from core.device.threads import WARP, OneBlock, Threads
-from core.plan.data import Root, Rows
+from core.plan.instructions import Rows
+from core.plan.memory import Root
 
 __all__ = [
     "RowGroups",

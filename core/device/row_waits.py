@@ -10,7 +10,7 @@ from core.device.column_sums import column_sums
 from core.device.row_teams import at_once, columns_of, groups_of, teams_of, width_of
 from core.device.rules import Rules
 from core.device.threads import Threads
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 
 __all__ = ["row_waits"]
 

@@ -24,7 +24,8 @@ from core.device.present_row import PresentRow
 from core.device.row_sums import Sums
 from core.device.row_teams import RowGroups, added_up, at_once, columns_of, early_loads, groups_of, teams_of, width_of
 from core.device.threads import WARP, Threads, block_number, flat_offset, in_bundles, split
-from core.plan.data import Instr, Rows
+from core.plan.instructions import Rows
+from core.plan.row_kernels import RowInstruction
 
 __all__ = ["RowWriter", "form_of", "in_order", "row_kernel", "sums_kernel"]
 
@@ -365,7 +366,7 @@ class RowWriter(PresentRow):
             with f.when(f.op(f"xor {args[0]}, true", "bool")):
                 fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
 
-    def _writes(self, instr: Instr, column: IRValue, condition: IRValue) -> IRValue:
+    def _writes(self, instr: RowInstruction, column: IRValue, condition: IRValue) -> IRValue:
         """Whether this thread stores: of several rows or elements that would store the same number, the first."""
         f, operand, kernel = self.f, self.kernel.operands[instr.operand], self.kernel
         steps = zip(self.row, operand.outer, kernel.outer, strict=True)

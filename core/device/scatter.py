@@ -19,7 +19,8 @@ from core.device.patch_tiles import digits, total
 from core.device.row_teams import AT_ONCE
 from core.device.threads import Threads, in_bundles, split
 from core.device.tiles import load_vector, store_vector, vector_of
-from core.plan.data import IndexPattern, ScatterAdd, View
+from core.plan.instructions import IndexPattern, ScatterAdd
+from core.plan.memory import View
 
 __all__ = ["lanes_of", "reducing_units", "scatter_kernel", "scatter_scratch", "scatter_views"]
 

@@ -19,10 +19,10 @@ from core.device.spread import joins_sums
 from core.device.threads import Threads
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap, arrange
-from core.plan.data import Instruction, Limited, Root
-from core.plan.data import Sequence as Body
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Instruction, Instructions, Limited
+from core.plan.memory import Root
 from core.plan.plan import Plan
 
 __all__ = ["Schedule", "batched", "scheduled"]
@@ -92,7 +92,7 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
             body += (one for unit in batch for one in _instructions(unit))
             if len(batch) > 1:
                 shared.append(range(start, len(body)))
-        new = replace(plan, body=Body(tuple(body)))
+        new = replace(plan, body=Instructions(tuple(body)))
         arena = arrange(new, shared)
         if arena.size <= LITTLE_MEMORY:
             return Schedule(new, order, arena)

@@ -27,9 +27,10 @@ from core.device.stripes import stripe_units
 from core.device.systems import SYSTEMS, system_units, system_waits
 from core.device.threads import BLOCK, MOST_THREADS, Threads
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instruction, Kernel, Limited, Rows, Sequence, Stack
 from core.plan.flow import Branch, Elements, Loop, Recording
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Gemm, Instruction, Instructions, Kernel, Limited, Rows
+from core.plan.memory import Stack
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
@@ -125,7 +126,7 @@ def separated(plan: Plan, segments: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def _bound(body: Sequence) -> frozenset[int]:
+def _bound(body: Instructions) -> frozenset[int]:
     """Positions of instructions that cannot leave a launch: from the first loop with a stack to the last one.
 
     Positions in stacks are in registers, which do not survive a launch.

@@ -16,7 +16,7 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.device.patch_tiles import digits, total
 from core.device.threads import WARP, Threads, rolled
 from core.ir.precision import HALVES
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.patches import Patches
 
 __all__ = ["is_small", "small_convolution", "small_scratch"]

@@ -19,8 +19,9 @@ from core.device.scatter import reducing_units
 from core.device.segments import Segment
 from core.device.threads import Threads
 from core.device.transposition import transposition_units
-from core.plan.data import Gather, Instruction, Kernel, RowKernel, Rows, ScatterAdd
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Gather, Instruction, Kernel, Rows, ScatterAdd
+from core.plan.row_kernels import RowKernel
 
 __all__ = ["SPREAD", "blocks_of", "is_resident", "joins_sums", "resident_blocks", "sums_of", "wanted_blocks"]
 

@@ -19,7 +19,7 @@ from core.device.schedule import scheduled
 from core.device.segments import segments_of, separated
 from core.device.spread import joins_sums
 from core.device.threads import Threads
-from core.plan.data import Instruction
+from core.plan.instructions import Instruction
 from core.plan.plan import Plan
 
 __all__ = ["Timed", "write_device_step", "write_timed_step"]

@@ -28,7 +28,8 @@ from core.device.rows import form_of, row_kernel
 from core.device.threads import block_number, one_block
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import fit
-from core.plan.data import Root, Rows, View, bytes_of, contiguous
+from core.plan.instructions import Rows
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.striped import Striped, StripedProduct
 from core.plan.unread import part_that_writes
 

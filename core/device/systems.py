@@ -20,7 +20,7 @@ from core.device.threads import Threads, block_number
 from core.plan.systems import Triangle
 
 if TYPE_CHECKING:
-    from core.plan.data import Kernel
+    from core.plan.instructions import Kernel
 
 __all__ = ["SYSTEMS", "system_kernel", "system_units", "system_waits"]
 

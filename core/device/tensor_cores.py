@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.device.threads import WARP, Threads, split
 from core.device.tiles import Tile, load_vector
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 
 __all__ = ["TensorCores"]
 

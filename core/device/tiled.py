@@ -7,7 +7,7 @@ from core.device.product import ProductPlan, product_plan
 from core.device.rules import Rules
 from core.device.small_convolution import is_small
 from core.device.threads import Threads
-from core.plan.data import Gemm, Instruction, Kernel
+from core.plan.instructions import Gemm, Instruction, Kernel
 from core.plan.patches import PATCHED
 
 __all__ = ["CONVOLUTIONS", "tiled"]

@@ -9,7 +9,7 @@ from core.codegen import halves
 from core.codegen.llvm import I64, Function, IRValue, itemsize, storage_type
 from core.device.threads import Threads, flat_offset, split
 from core.ir.precision import HALVES
-from core.plan.data import View
+from core.plan.memory import View
 
 __all__ = ["VECTOR_BYTES", "Tile", "bits_of", "load_vector", "store_vector", "vector_of"]
 

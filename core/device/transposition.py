@@ -6,8 +6,8 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.vector_slices import move
 from core.device.threads import WARP, Threads, block_number, one_block
 from core.device.tiles import bits_of
-from core.plan.data import Kernel
 from core.plan.geometry import Transposition
+from core.plan.instructions import Kernel
 
 __all__ = ["transposition_kernel", "transposition_units"]
 

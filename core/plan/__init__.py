@@ -10,7 +10,9 @@ The plan, as data:
 
     target        the planner's assumptions about a machine: dtypes, limits, thresholds, callbacks; capacity of stacks
     plan          a whole plan: instructions, arguments, checks
-    data          instructions, row kernels, and the memory that they work on: roots, views, stacks
+    instructions  instructions: row kernels on arrays, products, gathers, scatters, other kernels
+    row_kernels   the instructions of a row kernel, and its operands
+    memory        the memory that instructions work on: roots, views, stacks
     flow          loops, branches, and the stacks and states of loops; tensor arrays
     growing       instructions on tensor arrays that programs write
     geometry      specs of the other kernels: padding, convolution, pooling, transposition

@@ -6,9 +6,9 @@ import math
 
 from core.ir import Op
 from core.ir.precision import is_half
-from core.plan.data import ScatterAdd
 from core.plan.entries import Entry
 from core.plan.halves import narrowed, widened_array
+from core.plan.instructions import ScatterAdd
 from core.plan.lowering import Lowering
 from core.plan.slabs import flat, slabs
 

@@ -14,11 +14,12 @@ from core.ops.common.types import as_dtype
 from core.ops.indexing.gather import cut
 from core.ops.reduction.sums import identity_of_extreme
 from core.plan.compose import Maker
-from core.plan.data import ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
+from core.plan.instructions import ScatterAdd
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Incomparable, first_of, same_size
+from core.plan.memory import View, contiguous
 from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes, under, whole
 from core.plan.sized import run as run_known
 from core.plan.sized_shapes import along_known, parts_of_known, sliced_known

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from core.ir.stop import poll
-from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions
+from core.plan.memory import Root
 from core.plan.plan import Plan
 from core.plan.target import Target
 
@@ -41,7 +42,7 @@ def arrange(plan: Plan, side_by_side: Iterable[range] = ()) -> ArenaMap:
 
 
 def _place(
-    body: Sequence, base: int, offsets: dict[Root, int], target: Target, side_by_side: Iterable[range] = ()
+    body: Instructions, base: int, offsets: dict[Root, int], target: Target, side_by_side: Iterable[range] = ()
 ) -> int:
     """Place the roots of `body` that have no offset yet, from offset `base` on; return the end of the last one.
 
@@ -114,7 +115,7 @@ def _free_from(at: int, lives: Lives, offsets: Mapping[Root, int], base: int, ta
     return max([base, *ends])
 
 
-def _inside(each: Instruction) -> Iterator[Sequence]:
+def _inside(each: Instruction) -> Iterator[Instructions]:
     if isinstance(each, Loop):
         yield each.body
     elif isinstance(each, Branch):

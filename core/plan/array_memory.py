@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from core.ir import Op, StackType, TensorType, Type
-from core.plan.data import Root, Stack, View, bytes_of, contiguous
-from core.plan.data import Sequence as Instructions
 from core.plan.entries import Uniform
 from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
+from core.plan.instructions import Instructions
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import same_size
+from core.plan.memory import Root, Stack, View, bytes_of, contiguous
 from core.plan.registering import registering
 from core.plan.sizes import Size, element_of_all, open_axes
 from core.plan.unsupported import Unsupported

@@ -18,10 +18,10 @@ from core.plan.array_memory import (
     rule,
     shape_of,
 )
-from core.plan.data import bytes_of
 from core.plan.flow import Elements, Flattened, Growing, Recording, Source, Span
 from core.plan.growing import ArrayOp, Flatten, MakeRuns
 from core.plan.lowering import Lowering
+from core.plan.memory import bytes_of
 from core.plan.plan import NOT_COVERED
 from core.plan.unsupported import Unsupported
 

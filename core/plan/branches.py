@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from core.ir import Op, StackType, TensorType
 from core.plan.array_memory import begun, carry, held_type
-from core.plan.data import Root, Stack, View
-from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Branch, Growing, Source, Vacant, filled_roots, outer_roots
+from core.plan.instructions import Instructions
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import Root, Stack, View
 from core.plan.nested_sizes import put, room, side_types
 from core.plan.sized import adopt
 from core.plan.sizes import Size, element_of_all, is_open

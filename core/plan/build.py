@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from core.ir import Block, TensorType, Type
 from core.plan import all_lowerings  # noqa: F401  (registers them)
-from core.plan.data import Instruction, Root, Sequence, View, bytes_of, contiguous
+from core.plan.instructions import Instruction, Instructions
 from core.plan.lowering import Lowering, Shared
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.plan import Plan
 from core.plan.refine import refined
 from core.plan.sizes import Expected, bounded_types, is_open
@@ -36,7 +37,7 @@ def plan_block(block: Block, target: Target, expected: Expected = MappingProxyTy
     lower_ops(low)
     cut = [(i, name) for i, name in enumerate(block.results) if is_open(block.types[name])]
     lengths = {(i, axis): view for i, name in cut for axis, view in _lengths(low, name)}
-    body = Sequence(_finished(low, target))
+    body = Instructions(_finished(low, target))
     found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
     cuts = tuple((i, axis, len(results) + at) for at, (i, axis) in enumerate(lengths))
     results += tuple(lengths.values())

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.geometry import Scan
 from core.plan.indexing import in_range
+from core.plan.instructions import Kernel
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import Incomparable
+from core.plan.memory import View
 from core.plan.ordered import order_of
 from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total

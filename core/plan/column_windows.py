@@ -16,9 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.ir.precision import HALVES
-from core.plan.data import Gemm, Instr, Instruction, Operand, Root, RowKernel, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
 from core.plan.intervals import TRUTH, ZERO, Interval, applied, hull, product_bound
 from core.plan.masks import Band, Given, edges_of, position_bound
+from core.plan.memory import Root, View
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.plan.striped import Domain, Striped, StripedProduct, Window
 
 __all__ = ["ColumnWindows"]
@@ -204,7 +206,7 @@ class _Row:
         for number, instr in enumerate(self.kernel.code):
             self.values.append(self._value(number, instr))
 
-    def _value(self, number: int, instr: Instr) -> Values:
+    def _value(self, number: int, instr: RowInstruction) -> Values:
         if instr.kind == "constant":
             value = float(instr.value)
             return _same(None if math.isnan(value) else (value, value))
@@ -226,7 +228,7 @@ class _Row:
     def _vanishes(self, number: int) -> bool:
         return all(self.values[number][at] == ZERO for at in self.bounds.hidden)
 
-    def _load(self, number: int, instr: Instr) -> Values:
+    def _load(self, number: int, instr: RowInstruction) -> Values:
         bounds, view = self.bounds, self.rows.views[instr.operand]
         found = bounds.values.get(view.root) or bounds.from_earlier(view.root)
         if found is not None:
@@ -246,7 +248,7 @@ class _Row:
             return _same(TRUTH)
         return _same(bounds.guard(one) if instr.dtype in bounds.all.floats else None)
 
-    def _apply(self, number: int, instr: Instr) -> Values:
+    def _apply(self, number: int, instr: RowInstruction) -> Values:
         band, sought = self.bounds.mask, position_bound(self.kernel, number, self.domain)
         if sought is not None and isinstance(band, Band):
             return _positions(band, *sought)
@@ -264,7 +266,7 @@ class _Row:
         a, b, c, d, e = found
         return a, b, c, d, e
 
-    def _reduce(self, number: int, instr: Instr) -> Values:
+    def _reduce(self, number: int, instr: RowInstruction) -> Values:
         (arg,) = instr.args
         values, columns = self.values[arg], self.domain.columns
         if not self.kernel.code[arg].full:
@@ -298,7 +300,7 @@ class _Row:
                 a, b, c, d, _ = self.values[instr.args[0]]
                 self.values[instr.args[0]] = (a, b, c, d, (1.0, 1.0))
 
-    def _store(self, instr: Instr) -> None:
+    def _store(self, instr: RowInstruction) -> None:
         view, operand = self.rows.views[instr.operand], self.kernel.operands[instr.operand]
         (arg,) = instr.args
         if operand.inner != 0 or self.kernel.code[arg].full:
@@ -336,10 +338,12 @@ def _key(rows: Rows) -> object:
     return view.root, view.offset, rows.kernel.outer, rows.kernel.inner, operand
 
 
-def _loading(rows: Rows, instr: Instr) -> Rows:
+def _loading(rows: Rows, instr: RowInstruction) -> Rows:
     """A kernel that does nothing but load the array of a load."""
     operand, view = rows.kernel.operands[instr.operand], rows.views[instr.operand]
-    kernel = replace(rows.kernel, operands=(operand,), code=(Instr("load", instr.dtype, instr.full, operand=0),))
+    kernel = replace(
+        rows.kernel, operands=(operand,), code=(RowInstruction("load", instr.dtype, instr.full, operand=0),)
+    )
     return Rows(kernel, (view,))
 
 
@@ -350,5 +354,5 @@ def _matrix(view: View) -> Rows:
     if down == 1 and along != 1:
         rows, columns, down, along = columns, rows, along, down
     operand = Operand(view.dtype, (*steps, down), along)
-    kernel = RowKernel((*batch, rows), columns, (operand,), (Instr("load", view.dtype, True, operand=0),))
+    kernel = RowKernel((*batch, rows), columns, (operand,), (RowInstruction("load", view.dtype, True, operand=0),))
     return Rows(kernel, (replace(view, shape=(), strides=()),))

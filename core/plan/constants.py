@@ -12,9 +12,9 @@ from core.ir import HOLE, Op
 from core.ir.errors import ExecutionError
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
-from core.plan.data import Root, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform, positions
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_constant"]

@@ -9,11 +9,12 @@ import numpy as np
 
 from core.ir import Op
 from core.plan.channel_lanes import FilterPanels, channel_lanes_of
-from core.plan.data import Kernel, View, contiguous
 from core.plan.entries import Entry
 from core.plan.filter_sums import FilterTotal, filter_sums_of
 from core.plan.geometry import Correlation, Padding
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View, contiguous
 from core.plan.patches import Patches, lower_patches
 from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of

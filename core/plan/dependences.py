@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from core.plan.data import Instruction, Interpreted, Root
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Instruction, Interpreted
+from core.plan.memory import Root
 
 __all__ = ["Edge", "dependences", "reordered"]
 

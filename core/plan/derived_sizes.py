@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from core.plan.data import View
 from core.plan.entries import Entry
+from core.plan.memory import View
 from core.plan.sizes import Size
 
 __all__ = ["DerivedSizes"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from core.plan.data import View
+from core.plan.memory import View
 
 __all__ = ["Destinations"]
 

@@ -15,10 +15,10 @@ import numpy as np
 from core.ir import HOLE, Op, TensorType
 from core.ops.common.types import as_dtype
 from core.plan.compose import Maker
-from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import contiguous
 from core.plan.row_major import row_major
 from core.plan.sizes import Size
 

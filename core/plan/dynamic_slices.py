@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import ScatterAdd
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
+from core.plan.instructions import ScatterAdd
 from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import sizes_of, with_equal
 from core.plan.sized import is_sized, masked, of_known_sizes, rule, set_sizes, whole

@@ -12,7 +12,7 @@ import math
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import lookup
-from core.plan.data import bytes_of
+from core.plan.memory import bytes_of
 
 __all__ = ["early_first"]
 

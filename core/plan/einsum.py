@@ -11,11 +11,11 @@ from core.ir.errors import InternalError
 from core.ir.precision import is_half
 from core.ops.linalg.einsum import terms_of
 from core.plan.compose import Maker
-from core.plan.data import Root, View, contiguous, is_matrix
 from core.plan.entries import Entry
 from core.plan.halves import WIDE, lower_wide, narrowed
 from core.plan.linear import matrix, paired, product
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import Root, View, contiguous, is_matrix
 from core.plan.reduce import reduced
 from core.plan.shapes import expanded, inverse, reshaped_view, sole_transposition, transposed, with_ones
 from core.plan.unsupported import Unsupported

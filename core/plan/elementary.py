@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from core.ir.precision import HALVES
-from core.plan.data import Instr, RowKernel
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["ELEMENTARY", "WIDE", "widens", "with_shared_functions"]
 
@@ -32,15 +32,15 @@ def with_shared_functions(kernel: RowKernel) -> RowKernel:
     both = {n for n, i in enumerate(code) if _is_function(i, HALVES) and (i.op, i.args[0]) in wide}
     if not both:
         return kernel
-    made: list[Instr] = []
+    made: list[RowInstruction] = []
     known: dict[str, int] = {}
     place: list[int] = []
 
-    def append(instr: Instr) -> int:
+    def append(instr: RowInstruction) -> int:
         made.append(instr)
         return len(made) - 1
 
-    def shared(instr: Instr) -> int:
+    def shared(instr: RowInstruction) -> int:
         key = repr(instr)
         if key not in known:
             known[key] = append(instr)
@@ -60,11 +60,11 @@ def with_shared_functions(kernel: RowKernel) -> RowKernel:
     return replace(kernel, code=tuple(made))
 
 
-def _is_function(instr: Instr, dtypes: Collection[str]) -> bool:
+def _is_function(instr: RowInstruction, dtypes: Collection[str]) -> bool:
     return instr.kind == "apply" and instr.op in ELEMENTARY and instr.dtype in dtypes
 
 
-def widens(kernel: RowKernel, instr: Instr) -> bool:
+def widens(kernel: RowKernel, instr: RowInstruction) -> bool:
     """Whether `instr` converts a 16-bit float to a wider one, which is the same number."""
     casts = instr.kind == "apply" and instr.op == "cast" and instr.dtype in (WIDE, "float64")
     return casts and kernel.code[instr.args[0]].dtype in HALVES

@@ -14,10 +14,10 @@ from core.ir import HOLE, Op, TensorType
 from core.ir.errors import ExecutionError
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
-from core.plan.data import Root, View, bytes_of, contiguous
 from core.plan.entries import Uniform
 from core.plan.indexing import in_range
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.unsupported import Unsupported
 
 __all__ = ["has_empty", "lower_empty"]

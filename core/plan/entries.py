@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from core.plan.data import Root, View, contiguous
 from core.plan.fusion import Fusion, Member
+from core.plan.memory import Root, View, contiguous
 
 __all__ = ["Entry", "Pattern", "Uniform", "positions"]
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import Root, View
+from core.plan.row_kernels import Operand, RowInstruction
 from core.plan.shapes import reshaped_view
 from core.plan.target import ProductRules
 
@@ -156,7 +158,7 @@ def picked(rows: Rows, numbers: Sequence[int]) -> Rows:
     place = {n: i for i, n in enumerate(wanted)}
     operands: list[Operand] = []
     views: list[View] = []
-    picked: list[Instr] = []
+    picked: list[RowInstruction] = []
     for n in wanted:
         instr = code[n]
         if instr.operand >= 0:

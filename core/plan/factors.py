@@ -12,10 +12,11 @@ from core.ir import Op
 from core.ops.common.types import broadcast_shapes
 from core.ops.linalg.spectral import EQUAL_VALUES, ROUNDING
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View, contiguous
 from core.plan.entries import Entry, positions
 from core.plan.geometry import Transposition
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View, contiguous
 from core.plan.shapes import expanded, order_of_axes, reshaped, reshaped_view
 from core.plan.systems import Cholesky, Elimination, Exponential, Orthogonalization, Steps, Triangle
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from core.ir import TensorType
-from core.plan.data import Gemm, Instruction, Root, Sequence, Stack, View
+from core.plan.instructions import Gemm, Instruction, Instructions
+from core.plan.memory import Root, Stack, View
 
 __all__ = [
     "Ahead",
@@ -48,7 +49,7 @@ class Loop(Instruction):
     ahead:     products that are computed every few trips, before the body.
     """
 
-    body: Sequence
+    body: Instructions
     states: tuple[State, ...]
     condition: bool
     over: tuple[tuple[Source, Root | Recording | Span], ...]
@@ -96,8 +97,8 @@ class Branch(Instruction):
     """
 
     condition: View
-    yes: Sequence
-    no: Sequence
+    yes: Instructions
+    no: Instructions
     results: tuple[Root, ...] = ()
     outside: tuple[Root, ...] = ()
 
@@ -303,13 +304,13 @@ class Ahead:
     kept: tuple[tuple[Root, Root], ...]
 
 
-def outer_roots(body: Sequence, own: Collection[Root]) -> tuple[Root, ...]:
+def outer_roots(body: Instructions, own: Collection[Root]) -> tuple[Root, ...]:
     """The roots that `body` reads or writes and that are not its `own`, each once."""
     touched = (root for each in body.instructions for root in (*each.reads(), *each.writes()))
     return tuple(dict.fromkeys(root for root in touched if root not in own))
 
 
-def filled_roots(body: Sequence, own: Collection[Root]) -> tuple[Root, ...]:
+def filled_roots(body: Instructions, own: Collection[Root]) -> tuple[Root, ...]:
     """The roots in the arena that loops in `body` record to and that are not its `own`, each once."""
     nested = (root for each in body.instructions if isinstance(each, Loop | Branch) for root in each.writes())
     return tuple(dict.fromkeys(root for root in nested if root not in own and root.place == "arena"))

@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 
 from core.ir import Op
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
 from core.plan.slabs import as_slabs
 from core.plan.unsupported import Unsupported

@@ -19,7 +19,9 @@ from itertools import pairwise
 from typing import Any
 
 from core.ir.errors import InternalError, Location
-from core.plan.data import Instr, Operand, Root, RowKernel, Rows, View, contiguous
+from core.plan.instructions import Rows
+from core.plan.memory import Root, View, contiguous
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
@@ -59,7 +61,7 @@ class Draft:
     guards:  the lookup whose position a "check" checks.
     """
 
-    instr: Instr
+    instr: RowInstruction
     view: View | None = None
     strides: tuple[int, ...] = ()
     varies: frozenset[int] = frozenset()
@@ -201,7 +203,7 @@ class Fusion:
         key = (view.root, view.offset, view.dtype, strides)
         if key not in self._loads:
             varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1)
-            self._loads[key] = self._add(Draft(Instr("load", view.dtype), view, strides, varies))
+            self._loads[key] = self._add(Draft(RowInstruction("load", view.dtype), view, strides, varies))
             self._loaded.add(view.root)
         return self._loads[key]
 
@@ -209,7 +211,7 @@ class Fusion:
         """Load the elements of `view` that are `step` times the value `at` further on. of: the `rows_at.Lookup`."""
         strides = self.strides(view, axes)
         varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1) | self.drafts[at].varies
-        instr = Instr("lookup", view.dtype, args=(at,), attrs=(("step", step),))
+        instr = RowInstruction("lookup", view.dtype, args=(at,), attrs=(("step", step),))
         return self._add(Draft(instr, view, strides, varies, of, axes))
 
     def once(self, key: object, write: Callable[[], int]) -> int:
@@ -231,7 +233,7 @@ class Fusion:
         return tuple(found)
 
     def constant(self, value: Any, dtype: str) -> int:
-        return self._add(Draft(Instr("constant", dtype, value=value)))
+        return self._add(Draft(RowInstruction("constant", dtype, value=value)))
 
     def iota(self, axis: int) -> int:
         """The position along `axis`, as int64."""
@@ -242,12 +244,12 @@ class Fusion:
         key = ("count", strides, first)
         if key not in self._loads:
             varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1)
-            self._loads[key] = self._add(Draft(Instr("iota", "int64", value=first), None, strides, varies))
+            self._loads[key] = self._add(Draft(RowInstruction("iota", "int64", value=first), None, strides, varies))
         return self._loads[key]
 
     def apply(self, op: str, attrs: Iterable[tuple[str, Any]], args: Sequence[int], dtype: str) -> int:
         """The value of elementwise op `op`. Ops with the same attributes and arguments share it."""
-        instr = Instr("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs))
+        instr = RowInstruction("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs))
 
         def write() -> int:
             varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
@@ -264,11 +266,11 @@ class Fusion:
         self.take_row(axes)
         self.sums += 1
         varies = self.drafts[arg].varies - axes
-        return self._add(Draft(Instr("reduce", dtype, args=(arg,), op=op), varies=varies))
+        return self._add(Draft(RowInstruction("reduce", dtype, args=(arg,), op=op), varies=varies))
 
     def store(self, arg: int, view: View, axes: Axes) -> None:
         strides = self.strides(view, axes)
-        self._add(Draft(Instr("store", view.dtype, args=(arg,)), view, strides))
+        self._add(Draft(RowInstruction("store", view.dtype, args=(arg,)), view, strides))
 
     def covers(self, gone: frozenset[int], kept: Axes) -> bool:
         """Whether the pass visits each element of a value with these reduced and kept axes once.
@@ -283,11 +285,11 @@ class Fusion:
         """Reduce over the axes `gone` into `view`. A value that is constant along a kept row counts once."""
         strides = self.strides(view, axes)
         along = self.row is None or not self.row.isdisjoint(gone)
-        self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
+        self._add(Draft(RowInstruction("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
 
     def check(self, arg: int, view: View, number: int, guards: int | None = None) -> None:
         """Write `number` to `view` if `arg`, a bool, is false anywhere. guards: the lookup that it is for."""
-        draft = Draft(Instr("check", args=(arg,), value=number), view, (0,) * len(self.shape), guards=guards)
+        draft = Draft(RowInstruction("check", args=(arg,), value=number), view, (0,) * len(self.shape), guards=guards)
         self._add(draft)
 
     def _add(self, draft: Draft) -> int:
@@ -320,7 +322,7 @@ class Fusion:
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
         views: list[View] = []
-        code: list[Instr] = []
+        code: list[RowInstruction] = []
         at = iter(columns)
         full: list[bool] = []
         for draft in self.drafts:
@@ -339,7 +341,9 @@ class Fusion:
                 wide = wide or along != 0
             wide = wide and instr.kind != "reduce" and inner > 1
             full.append(wide)
-            code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value))
+            code.append(
+                RowInstruction(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value)
+            )
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
         if self.size is None and all(i.kind in IN_ANY_ORDER for i in code):
             kernel = _with_rows_together(kernel, self.limits)

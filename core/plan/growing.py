@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from core.plan.data import Instruction, Root, Sequence, Stack, View
 from core.plan.flow import Growing, Recording, Source, Span, roots_of
+from core.plan.instructions import Instruction, Instructions
+from core.plan.memory import Root, Stack, View
 
 __all__ = [
     "AddArrays",
@@ -113,7 +114,7 @@ class AddArrays(ArrayWork):
 
     terms: tuple[Root, Root]
     total: View
-    body: Sequence
+    body: Instructions
 
     def writes(self) -> Iterator[Root]:
         yield from ArrayWork.writes(self)

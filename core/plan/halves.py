@@ -13,10 +13,10 @@ from dataclasses import replace
 from core.ir import HOLE, Op, TensorType
 from core.ir.precision import is_half
 from core.ops.common.types import as_dtype
-from core.plan.data import View
 from core.plan.elementary import WIDE
 from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 from core.plan.storage import Storage
 
 __all__ = ["WIDE", "lower_wide", "narrowed", "wide", "widened", "widened_array"]

@@ -18,22 +18,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from core.ir.errors import InternalError
-from core.plan.data import (
-    Gather,
-    Gemm,
-    Instruction,
-    Interpreted,
-    Kernel,
-    Limited,
-    Root,
-    Rows,
-    ScatterAdd,
-    View,
-    bytes_of,
-    contiguous,
-)
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, Span
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd
+from core.plan.memory import Root, View, bytes_of, contiguous
 
 __all__ = ["hoist_products", "hoist_rows"]
 

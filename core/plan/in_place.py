@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from core.plan.data import Gemm, Instruction, Root, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import Root, View
 from core.plan.plan import Plan
 
 __all__ = ["in_place"]

@@ -14,11 +14,11 @@ import numpy as np
 from core.ir import Op, TensorType
 from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
-from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
 from core.plan.gathered_products import reads_rows
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import contiguous
 from core.plan.ranges import even_places, taken_evenly
 from core.plan.reduce import reduced
 from core.plan.rows_at import read_by_fusions, rows_at

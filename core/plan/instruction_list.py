@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instruction, Limited, Root, Rows, View
 from core.plan.fusion import Axes, Fusion, Member
+from core.plan.instructions import Gemm, Instruction, Limited, Rows
+from core.plan.memory import Root, View
 from core.plan.rows_at import lookup_of
 from core.plan.sizes import Size
 from core.plan.target import RowLimits

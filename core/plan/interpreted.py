@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.ir import HOLE, Block, Op, TensorType
-from core.plan.data import Interpreted
+from core.plan.instructions import Interpreted
 from core.plan.lowering import Lowering
 from core.plan.sizes import Size, is_open
 from core.plan.unsupported import Unsupported

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from core.ir import HOLE, Op
 from core.plan.compose import Maker
-from core.plan.data import Kernel
 from core.plan.entries import Uniform, positions
+from core.plan.instructions import Kernel
 from core.plan.lookups import BestPath
 from core.plan.lowering import Lowering, lowers
 from core.plan.selecting import counts_within

@@ -8,11 +8,12 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.errors import Location
 from core.ir.precision import is_half
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, Root, View, contiguous, is_matrix
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed, widened_array
+from core.plan.instructions import PRODUCT_BLOCK, Gemm, Kernel, Limited
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import Root, View, contiguous, is_matrix
 from core.plan.shapes import inverse, reshaped, reshaped_view, sole_transposition
 from core.plan.storage import Storage
 from core.plan.unsupported import Unsupported

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
 from core.plan.array_memory import begun, carry, change, do, element_type, held_type
-from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Growing, Loop, Pending, State, Vacant, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
+from core.plan.instructions import Instructions
 from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import Axes
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.nested_sizes import Room, body_types, put, room
 from core.plan.panels import with_panels
 from core.plan.sized import adopt
@@ -71,7 +72,7 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     for i, each in carried.rooms.items():
         put(inner, body.results[i], each)
     carry(inner, [(body.results[i], array) for i, array in grown.items()])
-    sequence = Sequence(inner.finish())
+    sequence = Instructions(inner.finish())
     limits = (
         low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
         low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),

@@ -15,12 +15,13 @@ from core.ir import HOLE, Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, Interpreted, Kernel, Limited, Root, Stack, View
 from core.plan.derived_sizes import DerivedSizes
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.identities import chosen
+from core.plan.instructions import Instruction, Interpreted, Kernel, Limited
+from core.plan.memory import Root, Stack, View
 from core.plan.plan import OUTGROWN, Check
 from core.plan.powers import power
 from core.plan.ranges import affine

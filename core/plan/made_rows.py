@@ -13,9 +13,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from core.ir.stop import poll
-from core.plan.data import Instr, Instruction, MadeRows, MergedOperand, Operand, Root, RowKernel, Rows, View
 from core.plan.epilogue import roots_of
+from core.plan.instructions import Instruction, Rows
+from core.plan.memory import Root, View
 from core.plan.repeated import CHEAP
+from core.plan.row_kernels import MadeRows, MergedOperand, Operand, RowInstruction, RowKernel
 from core.plan.shapes import reshaped_view
 from core.plan.unread import part_that_writes
 
@@ -151,7 +153,7 @@ class _Merges:
 def _stored(reader: Rows, merge: MergedOperand) -> Rows:
     """The rows of an array in memory, as a row kernel."""
     dtype, inner = reader.kernel.operands[merge.x].dtype, reader.kernel.inner
-    load = Instr("load", dtype, full=inner > 1, operand=0)
+    load = RowInstruction("load", dtype, full=inner > 1, operand=0)
     kernel = RowKernel((merge.count,), inner, (Operand(dtype, (inner,), 1),), (load,))
     return Rows(kernel, (reader.views[merge.x],))
 
@@ -241,9 +243,9 @@ def _over(rows: Rows, outer: tuple[int, ...], inner: int) -> Rows | None:
     return replace(rows, kernel=made)
 
 
-def _with_full(code: Sequence[Instr], operands: Sequence[Operand], inner: int) -> tuple[Instr, ...]:
+def _with_full(code: Sequence[RowInstruction], operands: Sequence[Operand], inner: int) -> tuple[RowInstruction, ...]:
     """The instructions with `full` as it is for rows of `inner` elements with these strides."""
-    found: list[Instr] = []
+    found: list[RowInstruction] = []
     for instr in code:
         along = dict(instr.attrs)["inner"] if instr.kind == "iota" else 0
         if instr.operand >= 0:

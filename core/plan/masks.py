@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from core.plan.data import Instr, Operand, Root, RowKernel, Rows
+from core.plan.instructions import Rows
+from core.plan.memory import Root
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.plan.striped import Domain
 
 __all__ = ["Band", "Given", "edges_of", "position_bound"]
@@ -104,7 +106,7 @@ COMPARISONS = {
 
 def _affine(kernel: RowKernel, number: int, domain: Domain) -> tuple[int, int, int] | None:
     """(start, stride from row to row, stride along the row) of an integer that counts positions; else None."""
-    instr: Instr = kernel.code[number]
+    instr: RowInstruction = kernel.code[number]
     if instr.kind == "constant":
         value: Any = instr.value
         return (int(value), 0, 0) if instr.dtype.startswith("int") else None

@@ -9,8 +9,10 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from core.ir.precision import HALVES
-from core.plan.data import Instruction, Kernel, MergedOperand, Operand, Root, Rows
+from core.plan.instructions import Instruction, Kernel, Rows
+from core.plan.memory import Root
 from core.plan.merge_specs import MergedRows
+from core.plan.row_kernels import MergedOperand, Operand
 from core.plan.sole_readers import Offer, into_readers
 
 __all__ = ["merge_in_readers"]

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import HOLE, Op, TensorType, Type
-from core.plan.data import Kernel, View
 from core.plan.entries import Uniform
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import Incomparable, sizes_of, with_equal
+from core.plan.memory import View
 from core.plan.merge_specs import MergedRows, RowOrder
 from core.plan.shapes import expanded
 from core.plan.sized import masked, new_size, of_known_sizes, rule, set_sizes

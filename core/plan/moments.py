@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from core.ir import Op
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.halves import WIDE, narrowed
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.reduce import lower_reduce, reduced_axes
 from core.plan.shapes import reshaped, reshaped_view
 from core.plan.sized import limited, masked

@@ -8,9 +8,9 @@ from dataclasses import replace
 from core.ir import Op, TensorType
 from core.ir.errors import InternalError
 from core.ops.linalg.einsum import diagonal_sizes
-from core.plan.data import View, bytes_of
 from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View, bytes_of
 from core.plan.reduce import reduced
 from core.plan.shapes import expanded, reshaped, reshaped_view
 from core.plan.unsupported import Unsupported

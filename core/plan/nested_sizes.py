@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
 from core.plan.compose import Maker
-from core.plan.data import View
 from core.plan.entries import Uniform
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 from core.plan.sizes import Expected, Known, bounded_types, element_of_all, in_blocks, is_open, nests, open_axes
 from core.plan.unsupported import Unsupported
 

@@ -8,11 +8,11 @@ from typing import Any
 from core.ir import HOLE, Op, StackType, TensorType
 from core.plan.array_memory import common_sizes, do, element_type, moved, rule, set_common, shape_of
 from core.plan.compose import Maker
-from core.plan.data import View, contiguous
 from core.plan.flow import Elements, Span
 from core.plan.growing import OpenSpan
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Incomparable, same_size
+from core.plan.memory import View, contiguous
 from core.plan.shapes import reshaped
 from core.plan.sized import masked, set_sizes
 from core.plan.sized import rule as sized_rule

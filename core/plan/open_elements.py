@@ -23,13 +23,13 @@ from core.plan.array_memory import (
     sum_in_place,
 )
 from core.plan.compose import Maker
-from core.plan.data import View
 from core.plan.element_sizes import cut_type, vacant_type
 from core.plan.entries import Uniform
 from core.plan.flow import Growing, Placed, Source, Span, Vacant
 from core.plan.growing import CountRows, CutRows, JoinRows, OpenSpan
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import known_size
+from core.plan.memory import View
 from core.plan.registering import registering
 from core.plan.sized import clear_integers
 from core.plan.sizes import Size, element_of_all, is_open, open_axes

@@ -9,10 +9,11 @@ from typing import Any
 from core.ir import HOLE, Op, TensorType
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
 from core.plan.draws import drawn
 from core.plan.geometry import Order, Scan
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.slabs import as_slabs
 
 __all__ = ["order_of"]

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.convolution import convolution_back, convolution_of, flipped_filters, image_padding, parted
-from core.plan.data import Kernel, View
 from core.plan.entries import Entry
 from core.plan.geometry import Correlation
 from core.plan.halves import WIDE, narrowed
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 from core.plan.windows import Windows, padded
 from core.plan.winograd import winograd_of
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from core.plan.data import Gemm, Instruction, Root, Sequence, View
 from core.plan.flow import Loop, outer_roots
+from core.plan.instructions import Gemm, Instruction, Instructions
 from core.plan.lowering import Lowering
+from core.plan.memory import Root, View
 from core.plan.movement import part_of
 from core.plan.storage import Storage
 
@@ -41,7 +42,7 @@ def with_panels(low: Lowering, loop: Loop, own: Collection[Root]) -> Loop:
         else:
             body.append(each)
     everything = (*body, *(product for each in loop.joint for product in (each.one, each.many)))
-    return replace(loop, body=Sequence(tuple(body)), outside=outer_roots(Sequence(everything), own))
+    return replace(loop, body=Instructions(tuple(body)), outside=outer_roots(Instructions(everything), own))
 
 
 def _in_panels(low: Lowering, each: Gemm) -> Iterator[Gemm]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from core.ir import Op
 from core.ir.precision import is_half
-from core.plan.data import Kernel, View
 from core.plan.halves import narrowed
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 from core.plan.windows import Windows
 
 __all__ = ["PATCHED", "Patches", "lower_patches"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from core.ir import Block
 from core.ir.errors import Location
-from core.plan.data import Interpreted, Sequence, Stack, View
+from core.plan.instructions import Instructions, Interpreted
+from core.plan.memory import Stack, View
 from core.plan.target import Target
 
 __all__ = ["NOT_COVERED", "OUTGROWN", "Check", "Plan"]
@@ -53,7 +54,7 @@ class Plan:
 
     block: Block
     target: Target
-    body: Sequence
+    body: Instructions
     params: tuple[View, ...]
     results: tuple[View, ...]
     error: View

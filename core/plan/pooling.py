@@ -10,10 +10,11 @@ from core.ir import Op
 from core.ops.common.windows import few_windows
 from core.plan.convolution import correlation, to_input
 from core.plan.covering import Covering
-from core.plan.data import Kernel, View, contiguous
 from core.plan.entries import Entry, Uniform
 from core.plan.geometry import Pool, Scattered, Tiles
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View, contiguous
 from core.plan.target import PoolLimits
 from core.plan.unsupported import Unsupported
 from core.plan.windows import Windows, padded, triple, windows_of

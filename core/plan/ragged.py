@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.geometry import Order, Scan
+from core.plan.instructions import Kernel
 from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.shapes import expanded, reshaped
 from core.plan.unsupported import Unsupported
 

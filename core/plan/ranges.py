@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.plan.data import Root, View
 from core.plan.entries import Entry, Pattern, Uniform
+from core.plan.memory import Root, View
 
 __all__ = ["affine", "even_places", "taken_evenly"]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from core.ir.stop import poll
-from core.plan.data import Instruction, Root
-from core.plan.data import Sequence as Instructions
 from core.plan.epilogue import fuse_epilogues
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instruction, Instructions
 from core.plan.made_rows import make_in_merges
+from core.plan.memory import Root
 from core.plan.merged_operands import merge_in_readers
 from core.plan.scattered import scatter_gathered
 from core.plan.stripes import in_stripes

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from core.ops.common.types import as_dtype
-from core.plan.data import View
 from core.plan.fusion import Axes, Draft, Fusion, Member
+from core.plan.memory import View
 
 __all__ = ["CHEAP", "Repeated", "repeated_of"]
 

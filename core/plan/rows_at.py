@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from core.ir import Op
 from core.ir.registry import lookup as spec_of
-from core.plan.data import View
 from core.plan.fusion import Axes, Fusion, Member
+from core.plan.memory import View
 
 __all__ = ["LEAST", "Lookup", "lookup_of", "read_by_fusions", "rows_at"]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import View
 from core.plan.draws import drawn
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.ordered import order_of
 from core.plan.ragged import running_total
 from core.plan.shapes import reshaped

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from core.plan.data import Gather, Instruction, Root, ScatterAdd
+from core.plan.instructions import Gather, Instruction, ScatterAdd
+from core.plan.memory import Root
 from core.plan.sole_readers import Offer, into_readers
 
 __all__ = ["scatter_gathered"]

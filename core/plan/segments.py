@@ -7,10 +7,11 @@ import math
 from core.ir import Op, TensorType
 from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
-from core.plan.data import ScatterAdd, View
 from core.plan.entries import Entry, Uniform
 from core.plan.indexing import check_range
+from core.plan.instructions import ScatterAdd
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import masked
 from core.plan.slabs import flat, slabs

@@ -8,9 +8,9 @@ import numpy as np
 
 from core.ir import FLOATS, Op
 from core.plan.compose import Maker
-from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import contiguous
 from core.plan.reduce import reduced_axes
 from core.plan.shapes import reshaped
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.errors import InternalError
 from core.ops.indexing.gather import cut
-from core.plan.data import View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 
 __all__ = [
     "expanded",

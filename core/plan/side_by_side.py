@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Instruction, Interpreted, Kernel, Limited, Root, Rows, View
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Gemm, Instruction, Interpreted, Kernel, Limited, Rows
+from core.plan.memory import Root, View
 from core.plan.striped import Striped
 from core.plan.work import work_of
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Kernel, Limited, View
 from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection
 from core.plan.indexing import computed_positions, in_range
+from core.plan.instructions import Kernel, Limited
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.meeting_sizes import Axes, Incomparable, matched, sizes_of, with_equal
+from core.plan.memory import View
 from core.plan.ragged import running_total
 from core.plan.row_major import row_major
 from core.plan.shapes import reshaped

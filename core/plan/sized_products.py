@@ -9,10 +9,11 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.precision import is_half
 from core.ops.linalg.einsum import terms_of
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, product_block
 from core.plan.geometry import Tail
+from core.plan.instructions import PRODUCT_BLOCK, Gemm, Kernel, Limited, product_block
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import sizes_of, with_equal
+from core.plan.memory import View
 from core.plan.size_multiples import scaled
 from core.plan.sized import rule, run, set_sizes, under, whole
 from core.plan.sizes import Size

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from core.ir import Op, TensorType
 from core.plan.compose import Maker
-from core.plan.data import Gather, View
 from core.plan.entries import Entry, positions
+from core.plan.instructions import Gather
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Axes, Incomparable, first_of, same_size, sizes_of
+from core.plan.memory import View
 from core.plan.plan import NOT_COVERED
 from core.plan.row_major import row_major
 from core.plan.shapes import reshaped

@@ -17,7 +17,8 @@ from core.ir.builder import output_types
 from core.ir.errors import CoreError
 from core.ir.registry import lookup
 from core.ir.stop import poll
-from core.plan.data import PRODUCT_BLOCK, View
+from core.plan.instructions import PRODUCT_BLOCK
+from core.plan.memory import View
 from core.plan.registering import registering
 from core.plan.scan_lengths import Made, most_joined
 from core.plan.uses import Uses

@@ -6,9 +6,10 @@ import math
 
 from core.ir import Op
 from core.ir.errors import Location
-from core.plan.data import Gather, View
 from core.plan.entries import Entry
+from core.plan.instructions import Gather
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 
 __all__ = ["OUT_OF_RANGE", "as_slabs", "flat", "gather_slabs", "slabs", "taken"]
 

@@ -6,7 +6,8 @@ from bisect import bisect
 from collections.abc import Callable, Sequence, Set
 
 from core.ir.stop import poll
-from core.plan.data import Instruction, Root, View
+from core.plan.instructions import Instruction
+from core.plan.memory import Root, View
 
 __all__ = ["into_readers"]
 

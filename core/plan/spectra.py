@@ -14,10 +14,11 @@ import numpy as np
 from core.ir import Op
 from core.ops.linalg.spectral import NO_VALUES
 from core.plan.compose import Maker
-from core.plan.data import Gemm, Kernel, View
 from core.plan.entries import Entry, Uniform
 from core.plan.factors import dense_matrices
+from core.plan.instructions import Gemm, Kernel
 from core.plan.lowering import Lowering, lowers
+from core.plan.memory import View
 from core.plan.shapes import reshaped
 from core.plan.systems import Eigenvalues, SingularValues
 from core.plan.unsupported import Unsupported

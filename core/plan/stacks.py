@@ -17,12 +17,12 @@ from core.plan.array_memory import (
     set_common,
 )
 from core.plan.array_runs import kept_runs
-from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span, Vacant
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
 from core.plan.meeting_sizes import known_size
+from core.plan.memory import Root, Stack, View, bytes_of, contiguous
 from core.plan.sizes import Size, element_of_all, is_open, open_axes
 from core.plan.unsupported import Unsupported
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import InternalError, Location
 from core.ops.common.types import fits
-from core.plan.data import Instruction, Root, View, bytes_of, contiguous
 from core.plan.destinations import Destinations
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.instruction_list import InstructionList
+from core.plan.instructions import Instruction
+from core.plan.memory import Root, View, bytes_of, contiguous
 from core.plan.repeated import Repeated, repeated_of
 from core.plan.rows_at import lookup_of
 from core.plan.target import RowLimits

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from core.ir.errors import Location
 from core.ir.precision import HALVES
-from core.plan.data import Gemm, Instr, Operand, Root, RowKernel, Rows, View, bytes_of, contiguous
+from core.plan.instructions import Gemm, Rows
+from core.plan.memory import Root, View, bytes_of, contiguous
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.plan.striped import StripedProduct
 from core.plan.unread import part_that_writes
 
@@ -56,9 +58,9 @@ def _rounding(sums: View, out: View, location: Location | None) -> Rows:
         Operand(v.dtype, tuple(v.strides[i] for i in outer), v.strides[inner], written=v is out) for v in (sums, out)
     )
     code = (
-        Instr("load", sums.dtype, True, operand=0),
-        Instr("apply", out.dtype, True, (0,), "cast", (("dtype", out.dtype),)),
-        Instr("store", out.dtype, True, (1,), operand=1),
+        RowInstruction("load", sums.dtype, True, operand=0),
+        RowInstruction("apply", out.dtype, True, (0,), "cast", (("dtype", out.dtype),)),
+        RowInstruction("store", out.dtype, True, (1,), operand=1),
     )
     kernel = RowKernel(tuple(out.shape[i] for i in outer), out.shape[inner], operands, code)
     return Rows(kernel, (sums, out), ("cast",), location=location)

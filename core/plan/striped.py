@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.plan.data import Gemm, Instruction, Operand, Root, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import Root, View
+from core.plan.row_kernels import Operand
 
 __all__ = ["Domain", "Striped", "StripedProduct", "Window", "canonical_rows"]
 

@@ -20,8 +20,10 @@ from dataclasses import replace
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.column_windows import ColumnWindows
-from core.plan.data import Gemm, Instruction, Operand, Root, Rows, View, contiguous
 from core.plan.dependences import Edge, dependences, reordered
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import Root, View, contiguous
+from core.plan.row_kernels import Operand
 from core.plan.stripe_members import (
     Member,
     cuts_pairs,

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Instruction, Kernel, Limited, Root, Rows, View, bytes_of, contiguous
 from core.plan.geometry import Tail
+from core.plan.instructions import Gemm, Instruction, Kernel, Limited, Rows
+from core.plan.memory import Root, View, bytes_of, contiguous
 
 __all__ = ["clear_tails"]
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.plan.data import Gemm, RowKernel, View
+from core.plan.instructions import Gemm
+from core.plan.memory import View
+from core.plan.row_kernels import RowKernel
 
 __all__ = [
     "ChannelLaneLimits",

@@ -17,10 +17,10 @@ from core.plan.array_memory import (
     sum_in_place,
 )
 from core.plan.array_runs import complete, sum_of_runs
-from core.plan.data import View
 from core.plan.flow import Elements, Flattened, Pending, Placed, Recording
 from core.plan.growing import Flatten
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 from core.plan.open_arrays import join_all
 from core.plan.sized import set_sizes
 from core.plan.sizes import is_open

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from core.ir import HOLE, Op, TensorType, Type
 from core.plan.compose import Maker
-from core.plan.data import View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
 from core.plan.meeting_sizes import Axes, sizes_of
+from core.plan.memory import View
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
 from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread

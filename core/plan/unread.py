@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from core.ir.stop import poll
-from core.plan.data import Instruction, Root, Rows
 from core.plan.epilogue import picked
+from core.plan.instructions import Instruction, Rows
+from core.plan.memory import Root
 
 __all__ = ["part_that_writes", "without_unread"]
 

@@ -21,10 +21,11 @@ from core.ir import Block
 from core.ir.precision import HALVES
 from core.ir.program import blocks_inside
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instr, Instruction, Limited, Root, RowKernel, Rows, View
-from core.plan.data import Sequence as Instructions
 from core.plan.elementary import WIDE, widens, with_shared_functions
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Gemm, Instruction, Instructions, Limited, Rows
+from core.plan.memory import Root, View
+from core.plan.row_kernels import RowInstruction, RowKernel
 from core.plan.striped import Striped, StripedProduct
 
 __all__ = ["ARITHMETIC", "compares_floats", "without_rounding"]
@@ -109,7 +110,7 @@ class _Values:
                 self._rounded.add(numbers[-1])
             self._of[id(rows), which] = numbers
 
-    def _number(self, kernel: RowKernel, instr: Instr, args: Sequence[int], views: Sequence[View]) -> int:
+    def _number(self, kernel: RowKernel, instr: RowInstruction, args: Sequence[int], views: Sequence[View]) -> int:
         if instr.kind in ("load", "lookup"):
             return self._memory(views[instr.operand].root)
         if instr.kind == "store":
@@ -144,7 +145,7 @@ class _Values:
         return {kernel: [self._first(n) in firsts for n in numbers] for kernel, numbers in self._of.items()}
 
 
-def _computes(instr: Instr) -> bool:
+def _computes(instr: RowInstruction) -> bool:
     """Whether `instr` is an arithmetic op, and does not return its operand as it is."""
     attrs = dict(instr.attrs)
     same = instr.op == "scale" and attrs["scale"] == 1 and attrs["bias"] == 0

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from core.ir import Op
 from core.ops.common.windows import pads_of, sizes
-from core.plan.data import Kernel, View
 from core.plan.entries import Entry
 from core.plan.geometry import Padding, Triple
+from core.plan.instructions import Kernel
 from core.plan.lowering import Lowering
+from core.plan.memory import View
 
 __all__ = ["Windows", "padded", "triple", "windows_of"]
 

@@ -9,10 +9,11 @@ from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.plan.channel_lanes import ChannelLanes
 from core.plan.covering import Covering
-from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd, View
 from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd
+from core.plan.memory import View
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System

@@ -10,7 +10,8 @@ import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
 from core.ops.common.types import as_dtype
-from core.plan.data import Interpreted, View, bytes_of
+from core.plan.instructions import Interpreted
+from core.plan.memory import View, bytes_of
 from core.runtime.blas_threads import one_blas_thread
 from core.runtime.control_words import ERROR, RAISED, STOP
 from core.runtime.reference import interpreter_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.ir.recursion import headroom
 from core.plan.build import plan_block
-from core.plan.data import bytes_of
+from core.plan.memory import bytes_of
 from core.plan.plan import Plan
 from core.plan.sizes import MOST_ELEMENTS, Expected
 from core.plan.unsupported import Unsupported

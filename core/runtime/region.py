@@ -14,10 +14,10 @@ import numpy as np
 from core.ir.errors import ExecutionError, Location
 from core.ir.recursion import headroom
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, Stack, bytes_of
-from core.plan.data import Sequence as Instructions
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.growing import ArrayWork
+from core.plan.instructions import Instruction, Instructions
+from core.plan.memory import Stack, bytes_of
 from core.plan.plan import NOT_COVERED, OUTGROWN, Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.ir import Block, Op
-from core.plan.data import Instruction, Interpreted
+from core.plan.instructions import Instruction, Interpreted
 
 __all__ = ["Spent", "Times"]
 

@@ -15,8 +15,10 @@ from core.codegen.operands import Operands
 from core.codegen.product import product_function
 from core.codegen.vector_slices import load_phases
 from core.ir.errors import InternalError, Location
-from core.plan.data import Gemm, Instr, Operand, Root, RowKernel, Rows, View
 from core.plan.fusion import Fusion
+from core.plan.instructions import Gemm, Rows
+from core.plan.memory import Root, View
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.runtime.memory import LENT, Arenas
 
 ROOMS = ("codegen", "plan", "runtime")
@@ -69,7 +71,7 @@ def test_a_fusion_takes_no_array_that_would_split_its_row():
 
 
 def test_a_store_of_one_element_needs_an_operand_with_one_element_a_row():
-    kernel = RowKernel((4,), 8, (Operand("float32", (8,), 1, True),), (Instr("store", "float32", operand=0),))
+    kernel = RowKernel((4,), 8, (Operand("float32", (8,), 1, True),), (RowInstruction("store", "float32", operand=0),))
     operands = Operands(Function("f", [("p0", "ptr")]), kernel, 4)
 
     with pytest.raises(InternalError, match="stores one element of a row of 8 to operand 0"):

@@ -18,7 +18,7 @@ from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.rules import Rules
 from core.device.step import write_device_step
 from core.plan import plan_block
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.patches import PATCHED
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of

@@ -20,7 +20,7 @@ from core.device.rules import RULES
 from core.device.step import write_timed_step
 from core.ir.errors import ExecutionError, InternalError
 from core.plan import plan_block
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run

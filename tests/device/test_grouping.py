@@ -23,7 +23,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
 from core.plan.arena import arrange
-from core.plan.data import Instruction, Root
+from core.plan.instructions import Instruction
+from core.plan.memory import Root
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run

@@ -17,7 +17,7 @@ from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen import test_windows

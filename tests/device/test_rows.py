@@ -29,7 +29,7 @@ from core.device.step import write_device_step, write_timed_step
 from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of

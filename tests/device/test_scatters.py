@@ -19,8 +19,8 @@ from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import IndexPattern, Kernel, ScatterAdd, Sequence
 from core.plan.flow import Loop
+from core.plan.instructions import IndexPattern, Instructions, Kernel, ScatterAdd
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.device import emulator
@@ -116,7 +116,7 @@ def summed(*indices: str) -> tuple[Block, list[np.ndarray]]:
     ]
 
 
-def sorts_of(body: Sequence) -> list[Kernel]:
+def sorts_of(body: Instructions) -> list[Kernel]:
     return [each for each in body.instructions if isinstance(each, Kernel) and each.kind == index_orders.INDEX_ORDER]
 
 
@@ -136,22 +136,22 @@ def test_a_scatter_sorts_an_overwritten_index_again():
     one, other, last = plan_block(block, DEVICE_TARGET).body.instructions
     overwrites = Kernel("any", None, (other.index, one.index))
 
-    ordered = index_orders.with_orders(Sequence((one, overwrites, last)))
+    ordered = index_orders.with_orders(Instructions((one, overwrites, last)))
 
     assert len(sorts_of(ordered)) == 2
-    assert len(sorts_of(index_orders.with_orders(Sequence((one, last))))) == 1
+    assert len(sorts_of(index_orders.with_orders(Instructions((one, last))))) == 1
 
 
 def test_a_loop_sorts_the_index_of_each_trip():
     """A scatter behind a loop that has overwritten its index sorts it again, too."""
     block, _ = summed("a", "a")
     one, last = plan_block(block, DEVICE_TARGET).body.instructions
-    inner = Loop(Sequence((one,)), (), False, (), (), False, 1, (0, 0), outside=(one.index.root,))
+    inner = Loop(Instructions((one,)), (), False, (), (), False, 1, (0, 0), outside=(one.index.root,))
 
-    _, loop, *rest = index_orders.with_orders(Sequence((one, inner, last))).instructions[1:]
+    _, loop, *rest = index_orders.with_orders(Instructions((one, inner, last))).instructions[1:]
 
     assert len(sorts_of(loop.body)) == 1
-    assert len(sorts_of(Sequence(tuple(rest)))) == 1
+    assert len(sorts_of(Instructions(tuple(rest)))) == 1
 
 
 @pytest.mark.parametrize(("count", "size"), [(500, 2), (70, 3), (64, 1)])
@@ -313,11 +313,11 @@ def test_an_index_with_a_pattern_that_leaves_the_rows_or_is_read_elsewhere_stays
     short = replace(scatter_of, out=replace(scatter_of.out, shape=(2, 38, 1)))
     reader = Kernel("any", None, (scatter_of.index, scatter_of.out))
 
-    assert with_patterns(Sequence((counts, short))).instructions == (counts, short)
-    assert [type(each) for each in with_patterns(Sequence((counts, scatter_of))).instructions] == [ScatterAdd]
-    kept = with_patterns(Sequence((counts, scatter_of, reader))).instructions
+    assert with_patterns(Instructions((counts, short))).instructions == (counts, short)
+    assert [type(each) for each in with_patterns(Instructions((counts, scatter_of))).instructions] == [ScatterAdd]
+    kept = with_patterns(Instructions((counts, scatter_of, reader))).instructions
     assert kept[0] is counts and kept[1].pattern == IndexPattern(0, 9, 4, 7, 1)
-    twice = with_patterns(Sequence((counts, scatter_of, Kernel("any", None, (scatter_of.out, scatter_of.index)))))
+    twice = with_patterns(Instructions((counts, scatter_of, Kernel("any", None, (scatter_of.out, scatter_of.index)))))
     assert twice.instructions[1] is scatter_of
 
 

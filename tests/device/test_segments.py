@@ -22,8 +22,8 @@ from core.ir.builder import BlockBuilder
 from core.ir.errors import InternalError
 from core.ir.precision import HALVES
 from core.plan import Plan, plan_block
-from core.plan.data import Rows
 from core.plan.flow import Loop
+from core.plan.instructions import Rows
 from core.wire import read
 from tests.programs import Sketch
 

@@ -16,7 +16,7 @@ from core.device.segments import Segment
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import Plan, plan_block
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 from core.plan.striped import Striped
 from core.plan.target import Target
 from core.runtime.native import native_interpreter

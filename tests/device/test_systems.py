@@ -22,7 +22,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of

@@ -13,8 +13,8 @@ from core.device.step import write_device_step
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Kernel, Sequence
 from core.plan.geometry import Transposition
+from core.plan.instructions import Instructions, Kernel
 from core.plan.plan import Plan
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
@@ -32,7 +32,7 @@ def turning(rows: int, columns: int, gap: int, dtype: str) -> Plan:
     block = b.build([b.emit("transpose", part, axes=(1, 0))])
     plan = plan_block(block, DEVICE_TARGET)
     spec = Transposition(rows, columns, columns + gap, dtype)
-    return replace(plan, body=Sequence((Kernel("turn", spec, (plan.params[0], plan.results[0])),)))
+    return replace(plan, body=Instructions((Kernel("turn", spec, (plan.params[0], plan.results[0])),)))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])

@@ -19,7 +19,7 @@ from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
 from core.ir.errors import ExecutionError
-from core.plan import data, linear, rows_at, side_by_side, sized_products, sizes
+from core.plan import instructions, linear, rows_at, side_by_side, sized_products, sizes
 from core.plan.side_by_side import Limits
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -50,7 +50,7 @@ def rare_forms(monkeypatch):
     monkeypatch.setattr(side_by_side, "LIMITS", Limits(longest=1e18, heavy=0.0, gain=-math.inf))
     monkeypatch.setattr(sizes, "FEWEST", 2)
     monkeypatch.setattr(sizes, "MOST", 8)
-    for module in (data, sizes, sized_products, linear):
+    for module in (instructions, sizes, sized_products, linear):
         monkeypatch.setattr(module, "PRODUCT_BLOCK", BLOCK)
 
 

@@ -13,7 +13,7 @@ from core.compiler.compile import GradientQuery, compile_forward, compile_gradie
 from core.ir import Block, Op
 from core.optim.optimizers import Optimizer
 from core.plan import fourier
-from core.plan.data import Interpreted
+from core.plan.instructions import Interpreted
 from core.runtime.times import Times
 from core.wire import read
 from tests.core.analysis.test_report import mlp

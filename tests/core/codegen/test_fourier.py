@@ -11,7 +11,7 @@ import pytest
 from core.codegen.kernels import units
 from core.ops.common.types import as_dtype
 from core.plan import fourier
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from tests.core.codegen.stepwise import all_compiled, block_of, compiled
 
 LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 19, 20, 26, 34, 35, 60, 64, 97, 128, 143, 257]

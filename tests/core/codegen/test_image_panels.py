@@ -20,7 +20,8 @@ from core.codegen.window_parts import forward_form
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Root, View
+from core.plan.instructions import Gemm
+from core.plan.memory import Root, View
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.test_windows import kernels

@@ -10,7 +10,7 @@ from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder, Value
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.runtime.native import native_interpreter
 from tests.laws.agreement import both
 from tests.walls import before_a_wall

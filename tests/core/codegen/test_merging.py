@@ -12,7 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.walls import before_a_wall

@@ -12,7 +12,7 @@ from core.codegen.compilers import Compilers
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
 from core.plan import plan_block
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.runtime.times import Times
 from core.wire import read
 from tests.programs import Sketch

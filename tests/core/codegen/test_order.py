@@ -9,7 +9,7 @@ from core.codegen.backend import CPU
 from core.codegen.order_sorting import SHORT
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Instruction
+from core.plan.instructions import Instruction
 from tests.core.codegen.stepwise import block_of, compiled
 from tests.core.ops.test_kinks_elementwise import run
 

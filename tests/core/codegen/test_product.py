@@ -13,7 +13,8 @@ from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.parallel import product_chunks
 from core.codegen.product import product_function
-from core.plan.data import Gemm, Root, View
+from core.plan.instructions import Gemm
+from core.plan.memory import Root, View
 
 MARGIN = 256
 

@@ -13,7 +13,7 @@ from core.ir.errors import ExecutionError
 from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import ScatterAdd
+from core.plan.instructions import ScatterAdd
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of, compiled

@@ -18,7 +18,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Gemm, Rows
+from core.plan.instructions import Gemm, Rows
 from core.plan.striped import Domain, Striped
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of

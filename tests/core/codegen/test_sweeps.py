@@ -16,15 +16,16 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import Unsupported, plan_block
-from core.plan.data import Instr, RowKernel, Rows, Sequence
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Instructions, Rows
+from core.plan.row_kernels import RowInstruction, RowKernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.laws.examples import OPS, arrays, block_for, examples_of, floats
 
 
-def kernels_of(body: Sequence) -> Iterator[RowKernel]:
+def kernels_of(body: Instructions) -> Iterator[RowKernel]:
     for each in body.instructions:
         if isinstance(each, Rows):
             yield each.kernel
@@ -41,7 +42,7 @@ def row_kernels(block: Block) -> list[RowKernel]:
         return []
 
 
-def sweep_through(code: tuple[Instr, ...]) -> None:
+def sweep_through(code: tuple[RowInstruction, ...]) -> None:
     """Run through the sweeps and check that each value is available at its use."""
     kept = kept_values(code, 8)
     there: set[int] = set()  # values that are constant along the row

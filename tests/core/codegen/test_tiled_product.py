@@ -14,7 +14,8 @@ from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.product import product_function
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Root, View
+from core.plan.instructions import Gemm
+from core.plan.memory import Root, View
 from tests.core.codegen.tiles import multiplies_pairs
 
 __all__ = ["multiplies_pairs"]

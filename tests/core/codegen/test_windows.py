@@ -26,8 +26,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import arrange, convolution, plan_block
 from core.plan.channel_lanes import channel_lanes_of
-from core.plan.data import Kernel
 from core.plan.filter_sums import filter_sums_of
+from core.plan.instructions import Kernel
 from core.plan.partition import plan_parts
 from core.plan.target import FilterSumLimits
 from core.plan.winograd import winograd_of, winograd_sums_of

@@ -15,7 +15,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import convolution, plan_block
-from core.plan.data import Kernel
+from core.plan.instructions import Kernel
 from core.plan.target import WinogradLimits
 from core.plan.winograd import winograd_of, winograd_sums_of
 from core.runtime.native import native_interpreter

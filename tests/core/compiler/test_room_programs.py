@@ -25,7 +25,7 @@ from core.compiler.compile import (
 from core.compiler.room import Room, room_for
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import OPTIMIZERS
-from core.plan import data, linear, moments, sized_products, sizes
+from core.plan import instructions, linear, moments, sized_products, sizes
 from tests.open_programs import OpenProgram
 from tests.programs import whole
 
@@ -125,7 +125,7 @@ def test_an_evaluation_with_room_equals_that_of_known_sizes(seed):
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Passes take parts of few rows and elements, as otherwise of arrays that are too large for random programs."""
-    for module in (data, linear, sized_products, sizes):
+    for module in (instructions, linear, sized_products, sizes):
         monkeypatch.setattr(module, "PRODUCT_BLOCK", 16)
     monkeypatch.setattr(moments, "SHORTEST", 4)
     monkeypatch.setattr(moments, "LONGEST", 24)

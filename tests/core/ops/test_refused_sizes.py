@@ -15,7 +15,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, InternalError, ProgramError
 from core.ir.registry import as_tuple
 from core.ops.common.types import as_dtype
-from core.plan.data import Root, View
+from core.plan.memory import Root, View
 from core.plan.movement import _placed
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute

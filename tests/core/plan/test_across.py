@@ -13,7 +13,7 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.plan import plan_block
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from tests.laws.test_native import both
 from tests.laws.test_native_halves import both as halves_agree
 

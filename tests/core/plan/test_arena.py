@@ -8,7 +8,7 @@ import pytest
 
 from core.codegen.cpu_target import CPU_TARGET
 from core.plan import arena
-from core.plan.data import Root
+from core.plan.memory import Root
 
 
 @pytest.mark.parametrize("many", [0, 1000])

@@ -13,7 +13,7 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.plan import plan_block, refine
-from core.plan.data import Gemm, Rows
+from core.plan.instructions import Gemm, Rows
 from core.plan.work import work_of
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute

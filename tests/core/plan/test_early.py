@@ -11,8 +11,8 @@ from core.compiler.compile import GradientQuery, Optimizer, compile_training, op
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Rows
 from core.plan.early import early_first
+from core.plan.instructions import Rows
 from core.wire import read
 from tests.laws.agreement import both
 from tests.programs import Sketch

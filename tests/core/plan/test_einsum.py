@@ -13,7 +13,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.ir import TensorType
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 from tests.core.plan.agreement import agree, with_ops
 
 SIZES = {"a": 3, "b": 5, "c": 1, "d": 17, "n": 4}

@@ -18,8 +18,8 @@ from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, co
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block, refine
-from core.plan.data import Gemm, Rows
 from core.plan.epilogue import fuse_epilogues
+from core.plan.instructions import Gemm, Rows
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run

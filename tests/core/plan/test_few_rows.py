@@ -15,7 +15,7 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Gemm, Rows
+from core.plan.instructions import Gemm, Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 

@@ -15,8 +15,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.data import Gather, Gemm
 from core.plan.gathered_products import LEAST_SUMS
+from core.plan.instructions import Gather, Gemm
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.agreement import both

@@ -10,7 +10,7 @@ from core.codegen.backend import CpuBackend, write_plan
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.plan import plan_block
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.plan.target import Target
 from core.wire import read
 from tests.programs import Sketch

@@ -14,7 +14,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.data import Gather, Rows
+from core.plan.instructions import Gather, Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.agreement import both

@@ -13,7 +13,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
 from core.runtime.run import Run

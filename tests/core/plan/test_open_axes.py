@@ -13,7 +13,7 @@ from core.compiler.room import room_for
 from core.ir import Program
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Kernel, Limited, Rows
+from core.plan.instructions import Gemm, Kernel, Limited, Rows
 from core.plan.partition import plan_parts
 from core.wire import read
 from tests.core.compiler.test_room_programs import poisoned

@@ -15,8 +15,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Kernel
 from core.plan.geometry import Correlation
+from core.plan.instructions import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run

@@ -12,7 +12,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 from core.plan.work import work_of
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run

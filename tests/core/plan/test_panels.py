@@ -10,8 +10,8 @@ from core.codegen.machine import lanes
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir import Block
 from core.plan import plan_block
-from core.plan.data import Gemm
 from core.plan.flow import Loop
+from core.plan.instructions import Gemm
 from core.wire import read
 from tests.core.plan.test_hoist import arguments
 from tests.laws.agreement import both

@@ -14,7 +14,7 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Rows
+from core.plan.instructions import Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.test_native import both

@@ -12,7 +12,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Gather
+from core.plan.instructions import Gather
 from tests.core.plan.agreement import agree
 
 READERS = {

@@ -17,8 +17,8 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.plan import arrange, plan_block, refine
-from core.plan.data import Gather, Gemm, Instruction, ScatterAdd
 from core.plan.flow import Branch, Loop
+from core.plan.instructions import Gather, Gemm, Instruction, ScatterAdd
 from core.plan.striped import Striped
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run

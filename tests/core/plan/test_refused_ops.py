@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from core.plan import along_open, walk
-from core.plan.data import Root, View
 from core.plan.derived_sizes import DerivedSizes
 from core.plan.destinations import Destinations
+from core.plan.memory import Root, View
 from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
 

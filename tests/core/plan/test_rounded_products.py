@@ -12,8 +12,8 @@ from core.device.gpu import DEVICE_TARGET
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Gemm, Rows
 from core.plan.flow import Loop
+from core.plan.instructions import Gemm, Rows
 from core.plan.target import Target
 from core.wire import read
 from tests.device.emulator import EmulatedBackend, compiler

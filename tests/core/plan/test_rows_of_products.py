@@ -12,7 +12,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.passes.pipeline import optimize
 from core.plan import plan_block
-from core.plan.data import Gemm, Instruction, Rows
+from core.plan.instructions import Gemm, Instruction, Rows
 from tests.core.plan.agreement import agree
 
 SHAPE = (3, 4, 5, 6)

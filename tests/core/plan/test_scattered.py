@@ -13,7 +13,8 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.data import Gather, Root, ScatterAdd, View
+from core.plan.instructions import Gather, ScatterAdd
+from core.plan.memory import Root, View
 from core.plan.scattered import scatter_gathered
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run

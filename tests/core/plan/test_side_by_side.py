@@ -20,8 +20,10 @@ from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import arrange, plan_block, side_by_side
 from core.plan.arena import ArenaMap
-from core.plan.data import Gemm, Instr, Instruction, MergedOperand, Operand, Root, RowKernel, Rows, View
+from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.memory import Root, View
 from core.plan.partition import plan_parts
+from core.plan.row_kernels import MergedOperand, Operand, RowInstruction, RowKernel
 from core.plan.side_by_side import Limits, Stretch, _apart, _conflicts, _Place, stretches
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -174,7 +176,10 @@ def test_a_kernel_that_merges_rows_waits_for_any_writer_of_them():
     x, out = Root(8 * 16, "arena", "x"), Root(2 * 16, "arena", "out")
     order, starts = (View(Root(32, "arena", name), "int32", (8,), (1,)) for name in ("order", "starts"))
     row = Operand("float32", (4,), 1)
-    copy = (Instr("load", "float32", True, operand=0), Instr("store", full=True, args=(0,), operand=1))
+    copy = (
+        RowInstruction("load", "float32", True, operand=0),
+        RowInstruction("store", full=True, args=(0,), operand=1),
+    )
     given = View(Root(64, "given", "y"), "float32", (4, 4), (4, 1))
     last = Rows(RowKernel((4,), 4, (row, replace(row, written=True)), copy), (given, View(x, "float32", (), (), 16)))
     operands = (
@@ -194,7 +199,10 @@ def test_a_kernel_waits_for_the_last_product_of_a_batch_whose_epilogue_writes_wh
     shape, strides = (3, 4, 4), (16, 4, 1)
     a, b, c, out, copied = (View(Root(192, "arena", n), "float32", shape, strides) for n in "abcde")
     row = Operand("float32", (4,), 1)
-    code = (Instr("load", "float32", True, operand=0), Instr("store", full=True, args=(0,), operand=1))
+    code = (
+        RowInstruction("load", "float32", True, operand=0),
+        RowInstruction("store", full=True, args=(0,), operand=1),
+    )
     kernel = RowKernel((4,), 4, (row, replace(row, written=True)), code)
     batch = Gemm(a, b, c, then=Rows(kernel, (c, out)))
     last = Rows(kernel, (replace(out, offset=32), copied))

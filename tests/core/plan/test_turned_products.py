@@ -15,7 +15,7 @@ from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.passes.pipeline import optimize
 from core.plan import plan_block
-from core.plan.data import Gemm
+from core.plan.instructions import Gemm
 from tests.core.plan.agreement import agree
 
 MATMULS = [((5, 7), (7, 6)), ((3, 5, 7), (7, 6)), ((3, 5, 7), (3, 7, 6)), ((2, 1, 5, 7), (3, 7, 6)),

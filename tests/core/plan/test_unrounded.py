@@ -18,8 +18,8 @@ from core.ir.precision import HALVES
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Rows
 from core.plan.elementary import ELEMENTARY
+from core.plan.instructions import Rows
 from core.plan.unrounded import ARITHMETIC
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute

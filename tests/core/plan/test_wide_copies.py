@@ -11,8 +11,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import plan_block, storage
-from core.plan.data import View
 from core.plan.entries import Uniform
+from core.plan.memory import View
 from core.plan.storage import Storage
 from tests.laws.test_native_halves import both
 

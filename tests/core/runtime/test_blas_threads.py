@@ -8,7 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from core.plan.data import Interpreted, Root, View
+from core.plan.instructions import Interpreted
+from core.plan.memory import Root, View
 from core.runtime import blas_threads
 from core.runtime.blas_threads import one_blas_thread
 from core.runtime.callback import SIGNATURE, Callback

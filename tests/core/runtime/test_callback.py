@@ -12,7 +12,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.data import Interpreted
+from core.plan.instructions import Interpreted
 from core.runtime.callback import Callback
 from core.runtime.control_words import ERROR, STOP
 

@@ -1,223 +1,39 @@
-"""The instructions of a plan, and the memory that they work on, as data for a code generator.
+"""The instructions of a plan, as data for a code generator. An instruction reads and writes views of roots.
 
-An instruction reads and writes views of roots. A root is a piece of memory; it holds no address, but says how its
-address is found. `flow` has the instructions that hold other instructions: loops and branches.
+`flow` has the instructions that hold other instructions: loops and branches.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from core.ir import Block
 from core.ir.errors import Location
-from core.ops.common.types import as_dtype
+from core.plan.memory import Root, View
+from core.plan.row_kernels import RowKernel
 
 __all__ = [
     "PRODUCT_BLOCK",
     "Gather",
     "Gemm",
-    "Instr",
+    "IndexPattern",
+    "Indexed",
     "Instruction",
+    "Instructions",
     "Interpreted",
     "Kernel",
     "Limited",
-    "MadeRows",
-    "MergedOperand",
-    "Operand",
-    "Place",
-    "Root",
-    "RowKernel",
     "Rows",
     "ScatterAdd",
-    "Sequence",
-    "Stack",
-    "View",
-    "bytes_of",
-    "contiguous",
-    "is_matrix",
     "product_block",
 ]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
-    """Instructions in the order they run."""
-
-    instructions: tuple[Instruction, ...]
-
-
-# --- memory ------------------------------------------------------------------------------------------------------
-
-
 PRODUCT_BLOCK, PRODUCT_PARTS = 128, 8
-"""Of the rows, or terms, of a product whose number only the run tells: they are multiples of the first, and it takes
-them in about as many parts as the second.
+"""If only the run tells the number of rows, or terms, of a product, its largest value is a multiple of PRODUCT_BLOCK.
+The product takes them in about PRODUCT_PARTS parts.
 """
-
-Place = Literal["arena", "given", "carried", "element", "constant", "none"]
-
-
-def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
-    return math.prod(shape) * as_dtype(dtype).itemsize
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Root:
-    """A piece of memory of `nbytes` bytes.
-
-    place: "arena"   the arena map has its offset.
-           "given"   an array that the caller passes.
-           "carried" a state of a loop, whose address changes from trip to trip.
-           "element" memory of one trip: an element of a stack that a loop records or reads, or the part of one trip in
-                     memory for several.
-           "constant" part of the generated code; nothing writes it.
-           "none"    no memory; only the strides of its views count.
-    name:  of the variable, for debugging.
-    data:  the bytes of a constant.
-    """
-
-    nbytes: int
-    place: Place = "arena"
-    name: str = ""
-    data: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"<{self.place} {self.name or hex(id(self))[-5:]} {self.nbytes}>"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An array in memory. strides and offset count elements."""
-
-    root: Root
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a row-major array."""
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * shape[i + 1]
-    return tuple(strides)
-
-
-def is_matrix(view: View) -> bool:
-    """Whether the last two axes are matrices by rows or by columns that have no gaps inside and do not overlap."""
-    (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
-    return _has_lines(rows, columns, down, along) or _has_lines(columns, rows, along, down)
-
-
-def _has_lines(count: int, length: int, step: int, along: int) -> bool:
-    """Whether lines of adjacent elements, as far apart as their length or more, follow each other."""
-    return (length == 1 or along == 1) and (count == 1 or step >= length)
-
-
-@dataclass(slots=True, eq=False)
-class Stack:
-    """Memory in which a loop records one value: slots of equal size, whose number only the run determines.
-
-    kept: whether the slots of one run of the loop outlive the next run, because an outer loop records the stack.
-    """
-
-    slot_bytes: int
-    kept: bool = False
-
-
-# --- row kernels -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """The path of a row kernel through one array: a stride for each outer axis, and one along the row."""
-
-    dtype: str
-    outer: tuple[int, ...]
-    inner: int
-    written: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Instr:
-    """One instruction of a row kernel. Other instructions refer to its value by its position in the kernel.
-
-    kind: "constant"   the number `value`.
-          "load"       an element of `operand`.
-          "lookup"     the element of `operand` that is `args`, an int64, times `step` further on. attrs: `step`.
-          "iota"       `value` plus the position along each axis times a stride, int64. attrs: the strides, `outer`
-                       and `inner`, as those of an operand.
-          "apply"      elementwise op `op` with `attrs` on `args`.
-          "reduce"     one value for the row: the reduction `op` (sum, max, ...) of `args`.
-          "store"      write `args` to `operand`.
-          "accumulate" reduce `args` with `op` into the contents of `operand`. value: whether a value that is constant
-                       along the row counts once for each element.
-          "check"      `args`, a bool, must be true everywhere; else the number `value` is written to `operand`.
-    full:   whether it runs for each element of a row, because its value or its store address varies along the row.
-    rounds: of "apply": whether a 16-bit result is rounded (see `core.plan.unrounded`).
-    """
-
-    kind: str
-    dtype: str = ""
-    full: bool = False
-    args: tuple[int, ...] = ()
-    op: str = ""
-    attrs: tuple[tuple[str, Any], ...] = ()
-    operand: int = -1
-    value: Any = None
-    rounds: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class MadeRows:
-    """How rows that reach no memory are computed.
-
-    kernel: one row for each of them, in order; its last instruction is the value of the row.
-    params: for each operand of `kernel` the number of an operand of the row kernel that uses the rows, of which only
-            the address counts.
-    """
-
-    kernel: RowKernel
-    params: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MergedOperand:
-    """An operand of a row kernel whose rows are sums of the rows of an array [count, inner]: numbers of operands.
-
-    x:             the array, of which only the address counts.
-    order, starts: int32; row i is the sum of rows ``x[order[k]]``, k from ``starts[i]`` to ``starts[i + 1] - 1``.
-    count:         elements of `order`.
-    made:          how the rows of x are computed, if x is not in memory.
-    """
-
-    x: int
-    order: int
-    starts: int
-    count: int
-    made: MadeRows | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowKernel:
-    """The same instructions for every row of a domain: `outer` are the axes of rows, `inner` the elements of a row."""
-
-    outer: tuple[int, ...]
-    inner: int
-    operands: tuple[Operand, ...]
-    code: tuple[Instr, ...]
-    merged: tuple[MergedOperand, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.outer)
-
-
-# --- instructions ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,6 +49,13 @@ class Instruction:
     def writes(self) -> Iterator[Root]:
         """The roots that it writes."""
         yield from ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instructions:
+    """Instructions in the order they run."""
+
+    instructions: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -418,13 +241,6 @@ class Interpreted(Instruction):
         yield from (v.root for own in self.lengths[part] for _, v in own)
 
 
-def product_block(bound: int) -> int:
-    """Rows, or terms, that a product of at most `bound`, a multiple of `PRODUCT_BLOCK`, takes at a time."""
-    blocks = bound // PRODUCT_BLOCK
-    most = max(1, blocks // PRODUCT_PARTS)
-    return PRODUCT_BLOCK * next(n for n in range(most, 0, -1) if blocks % n == 0)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Limited(Instruction):
     """A part of an instruction on arrays whose first size only the run tells: the work of their length.
@@ -456,3 +272,10 @@ class Limited(Instruction):
 
     def writes(self) -> Iterator[Root]:
         yield from self.instruction.writes()
+
+
+def product_block(bound: int) -> int:
+    """Rows, or terms, that a product of at most `bound`, a multiple of `PRODUCT_BLOCK`, takes at a time."""
+    blocks = bound // PRODUCT_BLOCK
+    most = max(1, blocks // PRODUCT_PARTS)
+    return PRODUCT_BLOCK * next(n for n in range(most, 0, -1) if blocks % n == 0)
