@@ -54,8 +54,8 @@ from service.routes import (
     training,
     uploads,
 )
-from service.routes.common import PROGRAM_ID, register_sample
 from service.routes.in_session import SESSION_ID
+from service.routes.named_programs import PROGRAM_ID, register_sample
 from service.routes.on_tape import TAPE_ID
 from service.routes.samples import restored_samples
 from service.schemas.examples import EXAMPLES, SAMPLE_SESSION, SAMPLE_TAPE

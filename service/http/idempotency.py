@@ -28,7 +28,7 @@ from service.http.recorded import KEPT_S, Recorded, Recorder, as_answer, delete_
 from service.http.request_body import check_accepted
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
-from service.problems import FieldError, HttpProblem
+from service.problems import HttpProblem, wrong_parameter
 from service.settings import Settings
 from service.store import idempotency as rows
 from service.store.store import Store
@@ -350,9 +350,7 @@ def _key(given: bytes) -> str:
         text = text[1:-1]
     if KEY.fullmatch(text) is None:
         detail = f"the {HEADER} must be 1 to 255 visible ASCII characters"
-        raise HttpProblem(
-            "invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=f"header: {HEADER}")]
-        )
+        raise wrong_parameter(f"header: {HEADER}", detail)
     return text
 
 
@@ -361,9 +359,7 @@ def _with_secret() -> HttpProblem:
         f"requests below {SECRETS} take no {HEADER}, because their answers contain the text of a key, which is stored "
         "nowhere; send the request without it, and after a lost answer list the keys and revoke the one that you lack"
     )
-    return HttpProblem(
-        "invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=f"header: {HEADER}")]
-    )
+    return wrong_parameter(f"header: {HEADER}", detail)
 
 
 def _in_flight() -> HttpProblem:

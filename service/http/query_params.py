@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from inspect import isclass
 from typing import Any, get_args, get_origin
 
 from fastapi import Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from core.ir.suggest import near
 from service.problems import FieldError, HttpProblem
@@ -21,8 +24,7 @@ async def known_parameters(request: Request) -> None:
     route = request.scope.get("route")
     if not request.query_params or not isinstance(route, APIRoute):
         return
-    declared = route.dependant.query_params
-    known = {field.alias for field in declared}
+    known = dict(_declared(route))
     wrong = "unknown parameter" + (f"; known are {', '.join(sorted(known))}" if known else "")
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
@@ -33,12 +35,20 @@ async def known_parameters(request: Request) -> None:
         ]
         raise HttpProblem("invalid-request", f"{count} unknown to this route", errors=fields)
     given = request.query_params
-    twice = [
-        f.alias for f in declared if len(given.getlist(f.alias)) > 1 and not _takes_a_list(f.field_info.annotation)
-    ]
+    twice = [name for name, type in known.items() if len(given.getlist(name)) > 1 and not _takes_a_list(type)]
     if twice:
         fields = [FieldError("", "duplicate", "give it once", parameter=f"query: {name}") for name in twice]
         raise HttpProblem("invalid-request", f"{twice[0]} has several values, but takes one", errors=fields)
+
+
+def _declared(route: APIRoute) -> Iterator[tuple[str, Any]]:
+    """The query parameters of a route with their types. Those of a pydantic model are its fields."""
+    for each in route.dependant.query_params:
+        type = each.field_info.annotation
+        if isclass(type) and issubclass(type, BaseModel):
+            yield from ((name, field.annotation) for name, field in type.model_fields.items())
+        else:
+            yield each.alias, type
 
 
 def _takes_a_list(annotation: Any) -> bool:

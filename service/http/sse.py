@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.http.entity_tags import VARIES
-from service.problems import FieldError, HttpProblem
+from service.problems import HttpProblem, wrong_parameter
 
 __all__ = ["EVENT_STREAM", "KEPT", "Event", "EventStream", "Page", "Ring", "Source", "Streams", "last_event_id"]
 
@@ -215,9 +215,7 @@ def last_event_id(request: Request, after: int | None = None) -> int:
     if not given:
         return after or 0
     if not given.isascii() or not given.isdecimal() or int(given[:20]) > MOST:
-        detail = "Last-Event-ID is the number of an event"
-        error = FieldError("", "int_parsing", detail, parameter="header: Last-Event-ID")
-        raise HttpProblem("invalid-request", detail, errors=[error])
+        raise wrong_parameter("header: Last-Event-ID", "Last-Event-ID is the number of an event", "int_parsing")
     return int(given)
 
 

@@ -10,7 +10,15 @@ unions     one sentence for a mistake in a value that may have several forms
 resources  the methods of a path, for requests that match no route
 """
 
-from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response
+from service.problems.document import (
+    FieldError,
+    HttpProblem,
+    new_request_id,
+    problem_body,
+    problem_response,
+    wrong_member,
+    wrong_parameter,
+)
 from service.problems.install import EXPECTED, answer, components, install, responses
 from service.problems.translate import OF_QUERY, from_exception, from_remote, from_validation, stopped_document
 from service.problems.types import CODES, ProblemType
@@ -33,4 +41,6 @@ __all__ = [
     "problem_response",
     "responses",
     "stopped_document",
+    "wrong_member",
+    "wrong_parameter",
 ]

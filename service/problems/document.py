@@ -20,6 +20,8 @@ __all__ = [
     "new_request_id",
     "problem_body",
     "problem_response",
+    "wrong_member",
+    "wrong_parameter",
 ]
 
 MEDIA_TYPE = "application/problem+json"
@@ -90,6 +92,16 @@ class HttpProblem(Exception):
         self.extensions = extensions
         if self.status in (429, 503) and self.retryable and "Retry-After" not in self.headers:
             self.headers["Retry-After"] = "1"
+
+
+def wrong_member(pointer: str, detail: str, kind: str = "invalid", code: str = "invalid-request") -> HttpProblem:
+    """The problem of a request with one mistake, at `pointer` in its body. kind: code of the mistake."""
+    return HttpProblem(code, detail, errors=[FieldError(pointer, kind, detail)])
+
+
+def wrong_parameter(parameter: str, detail: str, kind: str = "invalid") -> HttpProblem:
+    """The problem of a request with one mistake in a parameter, such as ``query: format`` or ``header: Range``."""
+    return HttpProblem("invalid-request", detail, errors=[FieldError("", kind, detail, parameter=parameter)])
 
 
 def retry_after(seconds: float) -> dict[str, str]:

@@ -24,7 +24,8 @@ preconditions              resources with an ETag: If-Match and If-None-Match
 
 Stored data, and calls that go on:
 
-datasets, uploads          stored tables, and uploads in parts
+datasets, dataset_creation stored tables; the table that a request describes
+uploads                    uploads in parts
 jobs, job_submission       jobs, and the submission of one
 operations                 calls that go on after their client got 202
 
@@ -35,5 +36,7 @@ health, system             health; version, limits, workers, metrics, documentat
 console, guide             the pages of the console and of the documentation site
 
 samples, sample_checkpoint, sample_data, sample_job  the sample resources of the documentation
+state                      the parts of the application that routes call
+named_programs             the program of a request, and its initial values
 common, documented         helpers of several routes; OpenAPI entries of bodies that FastAPI does not read
 """

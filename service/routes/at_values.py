@@ -12,7 +12,9 @@ from service.engine import Reply
 from service.engine.protocol import PartCallback
 from service.http.given_values import Values, read_values
 from service.http.request_body import Body
-from service.routes.common import calls, deadline_of, reading_values, settings, values_of
+from service.routes.common import deadline_of
+from service.routes.named_programs import reading_values, values_of
+from service.routes.state import calls, settings
 from service.schemas.tensors import Tensors
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram

@@ -9,8 +9,8 @@ from service.http.file_answer import FILE_HEADERS, file_answer
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.checkpoints import CheckpointId
-from service.routes.common import checkpoints
 from service.routes.documented import FILE
+from service.routes.state import checkpoints
 
 __all__ = ["router"]
 

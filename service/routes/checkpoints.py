@@ -22,9 +22,10 @@ from service.ids import new_id
 from service.objects import Written
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
-from service.routes.common import calls, checkpoints, cut_page, json_answer, objects, quotas, settings
+from service.routes.common import cut_page, json_answer
 from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
+from service.routes.state import calls, checkpoints, objects, quotas, settings
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
 from service.sessions.merge_patch import merged

@@ -16,7 +16,8 @@ from pydantic import Field
 from service.http.entity_tags import unchanged
 from service.observability.statistics import statistics
 from service.problems import HttpProblem, responses
-from service.routes.common import engine, json_answer, metrics
+from service.routes.common import json_answer
+from service.routes.state import engine, metrics
 from service.schemas.programs import Strict
 
 __all__ = ["CONSOLE", "POLICY", "router"]

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import ValidationError
 
 from service.caller import tenant
-from service.datasets import Datasets
 from service.datasets.dataset import DATASET_ID, Column, Dataset
-from service.datasets.ingest import Named
-from service.datasets.options import Format, Options
-from service.formats.json_tensors import decode_all
 from service.http.entity_tags import check_if_match, of_view
 from service.http.file_answer import FILE_HEADERS, file_answer
-from service.http.request_body import JSON, SAFETENSORS, read_body
-from service.http.spooled_body import spooled
+from service.http.request_body import SAFETENSORS, read_body
 from service.objects.tensor_file import DamagedFile
-from service.problems import FieldError, HttpProblem, from_validation, responses
-from service.routes.common import cut_page, json_answer, objects, settings
-from service.routes.documented import accepts, empty_answer
+from service.problems import HttpProblem, responses, wrong_member, wrong_parameter
+from service.routes.common import cut_page, json_answer
+from service.routes.dataset_creation import BODIES, created
+from service.routes.documented import FILE, accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
-from service.routes.sample_data import restore_upload
-from service.routes.uploads import ingest, upload_of
+from service.routes.state import datasets, objects, settings
 from service.schemas import datasets as schemas
-from service.schemas.examples import SAMPLE_COLUMNS, SAMPLE_DATASET, SAMPLE_UPLOAD
+from service.schemas.examples import SAMPLE_DATASET
 from service.store.errors import StorageUnavailable
 
-__all__ = ["datasets", "router"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
-FORMATS: dict[str, Format] = {
-    SAFETENSORS: "safetensors",
-    "application/x-npz": "npz",
-    "application/zip": "npz",
-    "text/csv": "csv",
-    "application/vnd.apache.parquet": "parquet",
-    "application/x-ndjson": "jsonl",
-    "application/jsonl": "jsonl",
-}
-"""Media type of a body -> its format. `application/octet-stream` needs the parameter `format`."""
-OCTETS = "application/octet-stream"
 STORAGE = ("storage-full", "storage-unavailable")
 PREVIEW_NUMBERS = 100_000
-UNFIT = ("format", "types", "floats", "missing", "delimiter", "header")
 DatasetId = Annotated[
     str,
     Path(
@@ -60,21 +41,6 @@ DatasetId = Annotated[
         openapi_examples={"sample": {"summary": "The sample dataset", "value": SAMPLE_DATASET}},
     ),
 ]
-FILE = {"schema": {"type": "string", "format": "binary"}}
-CREATED = accepts(
-    schemas.CreateDataset,
-    binary=False,
-    columns=("Columns in the request", {"name": "sample", "columns": SAMPLE_COLUMNS}),
-    upload=(
-        "The sample upload, a CSV file",
-        {"name": "sample file", "upload": SAMPLE_UPLOAD, "format": "csv", "stack": {"x": ["a", "b"], "y": ["y"]}},
-    ),
-)
-CREATED["requestBody"]["content"] |= dict.fromkeys((*FORMATS, OCTETS), FILE)
-
-
-def datasets(request: Request) -> Datasets:
-    return request.app.state.datasets
 
 
 async def dataset_of(request: Request, id: str) -> Dataset:
@@ -113,158 +79,16 @@ async def dataset_of(request: Request, id: str) -> Dataset:
             *STORAGE,
         ),
     },
-    openapi_extra=CREATED,
+    openapi_extra=BODIES,
 )
-async def create_dataset(
-    request: Request,
-    name: Annotated[str | None, Query(max_length=128, description="Name for people.")] = None,
-    format: Annotated[Format | None, Query(description="Format of the body, if its media type does not say.")] = None,
-    types: Annotated[
-        list[str] | None, Query(max_length=1000, description="`column:type`, such as `label:int64` or `kind:text`.")
-    ] = None,
-    floats: Annotated[str | None, Query(description="Dtype of decimal numbers: float32 (default) or float64.")] = None,
-    missing: Annotated[
-        str | None, Query(description="Missing values: refuse (default), nan, or drop their rows.")
-    ] = None,
-    delimiter: Annotated[str | None, Query(description="Delimiter of a CSV file; a comma by default.")] = None,
-    header: Annotated[bool | None, Query(description="Whether the first line of a CSV file names the columns.")] = None,
-    stack: Annotated[
-        list[str] | None,
-        Query(max_length=1000, description="`new:a,b,c` makes one tensor of columns; `*` stands for any characters."),
-    ] = None,
-    expires_at: Annotated[
-        float | None, Query(description="Time in the future at which it is deleted, in seconds since 1970.")
-    ] = None,
-) -> Response:
+async def create_dataset(request: Request, query: Annotated[schemas.FileOptions, Query()]) -> Response:
     """Store a table: a file as the body, columns as JSON, or a complete upload.
 
     Files may be safetensors, NPZ (without pickled objects), CSV, Parquet, or JSON lines. All mistakes are reported at
     once, with row and column. Texts become int64 codes of a vocabulary. The same content has the same id: it is stored
     once, and the answer is 200. Parameters of the query belong to a file; with JSON the members have these names.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    query: dict[str, Any] = {
-        "name": name,
-        "format": format,
-        "types": _pairs("types", types, "rpartition"),
-        "floats": floats,
-        "missing": missing,
-        "delimiter": delimiter,
-        "header": header,
-        "stack": {name: parts.split(",") for name, parts in _pairs("stack", stack, "partition").items()} or None,
-        "expires_at": expires_at,
-    }
-    given = {member: value for member, value in query.items() if value is not None and value != {}}
-    if media_type == JSON:
-        return await _of_json(request, given)
-    if media_type not in FORMATS and media_type != OCTETS:
-        accepted = ", ".join((JSON, *FORMATS, OCTETS))
-        raise HttpProblem(
-            "unsupported-media-type", f"the Content-Type must be one of {accepted}", headers={"Accept": accepted}
-        )
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
-    found = format or FORMATS.get(media_type)
-    if found is None:
-        raise _refused_parameter("format", f"a body of {OCTETS} needs the parameter format")
-    try:
-        asked = schemas.CreateDataset.model_validate(given)
-    except ValidationError as error:
-        problem = from_validation(error, given)
-        errors = [replace(each, pointer="", parameter=f"query: {each.pointer[1:]}") for each in problem.errors]
-        raise HttpProblem(problem.code, problem.detail, errors=errors) from None
-    async with ingest(request).folder() as folder:
-        await spooled(request, folder / "body", settings(request).dataset_bytes, settings(request))
-        with _placed(_in_query):
-            stored = await ingest(request).of_file(
-                tenant(), folder / "body", _options(asked, found), _named(asked), folder
-            )
-    return _created(*stored)
-
-
-async def _of_json(request: Request, query: Mapping[str, Any]) -> Response:
-    """The dataset that a JSON body describes."""
-    if query:
-        raise _refused_parameter(next(iter(query)), "with JSON the options are members of the body")
-    body = await read_body(request, settings(request), binary=False)
-    asked = body.read_as(schemas.CreateDataset)
-    if (asked.columns is None) == (asked.upload is None):
-        raise _refused("/upload", "give exactly one of columns and upload")
-    owner = tenant()
-    async with ingest(request).folder() as folder:
-        if asked.columns is not None:
-            unfit = [member for member in UNFIT if member in asked.model_fields_set]
-            if unfit:
-                raise _refused(f"/{unfit[0]}", "this member belongs to files, not to columns")
-            columns = decode_all(asked.columns, pointer="/columns", limits=settings(request).tensor_limits)
-            with _placed(_in_columns):
-                stored = await ingest(request).of_columns(
-                    owner, columns, _options(asked, "safetensors"), _named(asked), folder
-                )
-        else:
-            assert asked.upload is not None
-            if asked.format is None:
-                raise _refused("/format", "an upload needs a format")
-            if asked.upload == SAMPLE_UPLOAD:
-                async with request.app.state.samples:
-                    await restore_upload(request)
-            upload = await upload_of(request, asked.upload)
-            stored = await ingest(request).of_upload(
-                owner, upload, _options(asked, asked.format), _named(asked), folder
-            )
-    return _created(*stored)
-
-
-@contextmanager
-def _placed(place: Callable[[FieldError], FieldError]) -> Iterator[None]:
-    """Errors of the block get another place. Theirs is a column, `/name`, or a member, `/stack/name/0`."""
-    try:
-        yield
-    except HttpProblem as problem:
-        problem.errors = tuple(map(place, problem.errors))
-        raise
-
-
-def _in_query(error: FieldError) -> FieldError:
-    """The place in a request with the options in its query."""
-    member, is_member, _ = error.pointer[1:].partition("/")
-    return replace(error, pointer="", parameter=f"query: {member}") if is_member else error
-
-
-def _in_columns(error: FieldError) -> FieldError:
-    """The place in a request with the columns in its body."""
-    return error if "/" in error.pointer[1:] else replace(error, pointer=f"/columns{error.pointer}")
-
-
-def _pairs(parameter: str, given: list[str] | None, split: str) -> dict[str, str]:
-    """`name:value` texts of a query as a mapping. split: the method that finds the colon."""
-    found = {}
-    for text in given or ():
-        name, colon, value = getattr(text, split)(":")
-        if not colon or not name or not value or name in found:
-            raise _refused_parameter(parameter, "each value must be `column:...`, once for each column")
-        found[name] = value
-    return found
-
-
-def _refused(pointer: str, detail: str) -> HttpProblem:
-    return HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
-
-
-def _refused_parameter(name: str, detail: str) -> HttpProblem:
-    error = FieldError("", "invalid", detail, parameter=f"query: {name}")
-    return HttpProblem("invalid-request", detail, errors=[error])
-
-
-def _options(asked: schemas.CreateDataset, format: Format) -> Options:
-    return Options(format, asked.types, asked.floats, asked.missing, asked.delimiter, asked.header, asked.stack)
-
-
-def _named(asked: schemas.CreateDataset) -> Named:
-    return Named(asked.name, asked.labels, asked.expires_at)
-
-
-def _created(dataset: Dataset, is_new: bool) -> Response:
+    dataset, is_new = await created(request, query)
     headers = {"Location": f"/v1/datasets/{dataset.id}", "ETag": _tag(dataset)}
     return json_answer(view(dataset), 201 if is_new else 200, headers)
 
@@ -320,7 +144,7 @@ async def preview_dataset(
     known = {column.name: column for column in dataset.columns}
     for name in columns or ():
         if name not in known:
-            raise _refused_parameter("columns", "the dataset has no column of this name")
+            raise wrong_parameter("query: columns", "the dataset has no column of this name")
     wanted = [known[name] for name in columns] if columns else list(dataset.columns)
     width = sum(math.prod(column.shape) for column in wanted)
     if width > PREVIEW_NUMBERS:
@@ -424,7 +248,7 @@ def _merged(dataset: Dataset, asked: schemas.ChangeDataset) -> Dataset:
         else:
             labels[name] = value
     if len(labels) > 64:
-        raise _refused("/labels", "a dataset may have at most 64 labels")
+        raise wrong_member("/labels", "a dataset may have at most 64 labels")
     expires = asked.expires_at if "expires_at" in given else dataset.expires
     return replace(dataset, name=asked.name or dataset.name, labels=labels, expires=expires)
 

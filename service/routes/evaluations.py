@@ -7,9 +7,11 @@ from fastapi import APIRouter, Request, Response
 from service.http.request_body import SAFETENSORS, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.routes.at_values import call_at_values, registered
-from service.routes.common import Profiled, ProgramId, program, settings
+from service.routes.common import Profiled
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import ANSWER as GRADIENTS_ANSWER
+from service.routes.named_programs import ProgramId, program
+from service.routes.state import settings
 from service.schemas.evaluations import ProgramEvaluationAnswer, ProgramEvaluationRequest
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 

@@ -10,16 +10,12 @@ from fastapi import APIRouter, Request, Response
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
-from service.problems import FieldError, HttpProblem, responses
+from service.problems import responses, wrong_member
 from service.routes.at_values import Called, call_at_values, registered
-from service.routes.common import (
-    Profiled,
-    ProgramId,
-    named_program,
-    program,
-    settings,
-)
+from service.routes.common import Profiled
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
+from service.routes.named_programs import ProgramId, named_program, program
+from service.routes.state import settings
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
 
@@ -128,6 +124,6 @@ def _given_cotangents(asked: GradientsRequest, targets: list[str], given: Collec
     """For each target whether its cotangent is among the values; an empty list if none is."""
     if len(asked.target_gradients) > len(targets):
         detail = f"{len(asked.target_gradients)} target gradients are given for {len(targets)} targets"
-        raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
+        raise wrong_member("/target_gradients", detail, "too_long")
     cotangents = [f"target_gradients/{i}" in given for i in range(len(targets))]
     return cotangents if any(cotangents) else []

@@ -14,7 +14,7 @@ from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
-from service.routes.common import ProgramId, program
+from service.routes.named_programs import ProgramId, program
 from service.routes.programs import CACHED, asked_of, backward_of, tag_of
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.components import model as reference

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from service import __version__
 from service.http.drain import Drain
-from service.routes.common import engine, json_answer, settings, store
+from service.routes.common import json_answer
+from service.routes.state import engine, settings, store
 from service.schemas.programs import Strict
 from service.settings import Settings
 

@@ -12,9 +12,9 @@ from service.http.entity_tags import VARIES, has_current, of_file
 from service.http.given_values import told_in_query
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
-from service.routes.common import sessions, settings
 from service.routes.documented import HOT_PROBLEMS
 from service.routes.preconditions import if_match
+from service.routes.state import sessions, settings
 from service.schemas.examples import SAMPLE_SESSION
 from service.sessions.answer import etag_of as etag
 from service.sessions.answer import shown

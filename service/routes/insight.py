@@ -14,10 +14,12 @@ from service.http.given_values import told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.at_values import call_at_values, registered
-from service.routes.common import LOSS, ProgramId, program, settings
+from service.routes.common import LOSS
 from service.routes.documented import HOT_PROBLEMS, accepts
+from service.routes.named_programs import ProgramId, program
 from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of
 from service.routes.registration import WORKER_PROBLEMS
+from service.routes.state import settings
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 from service.schemas.gradients import (

@@ -18,15 +18,15 @@ from service.datasets import Dataset
 from service.engine import EngineError, RemoteError, Reply
 from service.http.request_body import Body
 from service.ids import new_id
-from service.jobs import Job, Runner, Spec
+from service.jobs import Job, Spec
 from service.jobs.early_stop import EarlyStop
 from service.jobs.job import Validation
 from service.jobs.store import session_in_use
 from service.problems import FieldError, HttpProblem, from_remote
-from service.routes.common import datasets, sessions, settings
 from service.routes.new_sessions import optimizer_of
 from service.routes.sample_data import restore_dataset
 from service.routes.sessions import open_session
+from service.routes.state import datasets, job_store, runner, sessions, settings
 from service.sampling import Sampling
 from service.schemas import jobs as schemas
 from service.schemas.examples import SAMPLE_DATASET
@@ -82,24 +82,22 @@ async def _added(
     request: Request, asked: schemas.CreateJob, session: Session, job: Job, check: Callable[[Connection], None]
 ) -> None:
     """Put the job into the queue, or close the session that was opened for it. Raises HttpProblem."""
-    runner: Runner = request.app.state.runner
     try:
-        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})], check)
+        await job_store(request).add(job, [("state", {"state": job.state, "reason": None})], check)
     except IntegrityError:
         pass  # an earlier execution of the request has added it
     except Exception:
         await _withdrawn(request, asked, session)
         raise
-    runner.wake()
+    runner(request).wake()
 
 
 async def _withdrawn(request: Request, asked: schemas.CreateJob, session: Session) -> None:
     """Close the session if it was opened for the job, and no job has it: that may be in the store in spite of an error,
     or by another execution of the request. If this cannot be known, its lease closes it."""
     if asked.session_id is None and session.job is not None:
-        runner: Runner = request.app.state.runner
         with contextlib.suppress(HttpProblem, EngineError, StorageError):
-            if not await runner.jobs.exists(session.tenant, session.job):
+            if not await job_store(request).exists(session.tenant, session.job):
                 await sessions(request).close(session.tenant, session.id)
 
 

@@ -10,23 +10,24 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from service.caller import tenant
 from service.http.entity_tags import VARIES, any_tag, check_if_match, of_view
 from service.http.request_body import JSON, read_body
-from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
-from service.jobs import JOB_ID, Job, JobStore, Runner, checkpoint_id
+from service.http.sse import EVENT_STREAM, EventStream, last_event_id
+from service.jobs import JOB_ID, Job, checkpoint_id
 from service.jobs.curves import joined, thinned
 from service.jobs.job import Action
 from service.jobs.stream import JobEvents
 from service.problems import responses
 from service.routes.checkpoints import PageSize, PageToken, page_of
-from service.routes.common import cut_page, json_answer, quotas, settings
+from service.routes.common import cut_page, json_answer
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.sample_job import stored_id
+from service.routes.state import job_store, quotas, runner, settings, streams
 from service.schemas import jobs as schemas
 from service.schemas.checkpoints import CheckpointPage
 from service.schemas.examples import REGRESSION_ID, SAMPLE_DATASET, SAMPLE_JOB, SAMPLE_JOB_SETTINGS
 
-__all__ = ["job_store", "router", "runner"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -83,18 +84,6 @@ METRICS = {
     "validation": {},
 }
 STREAM = 'id: 1\nevent: state\ndata: {"time":1767225600.0,"state":"queued","reason":null}\n\n'
-
-
-def runner(request: Request) -> Runner:
-    return request.app.state.runner
-
-
-def job_store(request: Request) -> JobStore:
-    return request.app.state.runner.jobs
-
-
-def streams(request: Request) -> Streams:
-    return request.app.state.streams
 
 
 @router.post(

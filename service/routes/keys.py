@@ -9,8 +9,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
-from service.routes.common import administrator, cut_page, json_answer, settings, store, tenancy
+from service.routes.common import administrator, cut_page, json_answer
 from service.routes.documented import accepts, empty_answer
+from service.routes.state import settings, store, tenancy
 from service.schemas import tenants as schemas
 from service.tenants import actions, table
 from service.tenants.key import Key

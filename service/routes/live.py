@@ -14,9 +14,10 @@ from service.http.given_values import told_in_query
 from service.http.sse import EVENT_STREAM, EventStream, last_event_id
 from service.http.tensor_payloads import timing_of
 from service.problems import responses
-from service.routes.common import json_answer, live, sessions, settings
+from service.routes.common import json_answer
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, shown
 from service.routes.preconditions import IF_MATCH, if_match
+from service.routes.state import live, sessions, settings, streams
 from service.schemas.members import Dtype, Shape, Timing
 from service.schemas.programs import Strict
 from service.schemas.session_answers import Position
@@ -190,7 +191,7 @@ async def get_session_events(
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return json_answer(_curves(session_id, live(request).history(session.key), after, MOST_POINTS), headers=VARIES)
     source = LivePoints(live(request), session.key, sessions(request).why_closed)
-    return EventStream(request.app.state.streams, tenant(), source, after)
+    return EventStream(streams(request), tenant(), source, after)
 
 
 @router.get(

@@ -13,9 +13,10 @@ from core.ir.errors import ProgramError
 from core.optim.optimizers import OPTIMIZERS, Optimizer
 from service.caller import tenant
 from service.engine import EngineError
-from service.problems import FieldError, HttpProblem, from_exception
-from service.routes.common import checkpoints, named_program, programs, values_of
+from service.problems import FieldError, HttpProblem, from_exception, wrong_member
+from service.routes.named_programs import named_program, values_of
 from service.routes.sample_checkpoint import keep_sample
+from service.routes.state import checkpoints, programs
 from service.schemas import sessions as schemas
 from service.schemas.gradients import GradientOptions
 from service.sessions.merge_patch import merged
@@ -52,7 +53,7 @@ async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_va
         text = await checkpoints(request).program(found) if registered is None else registered.program
         stored = {} if registered is None else values_of(registered.values)
     else:
-        raise _refused("/program_id", "missing", "the checkpoint is a file of parameters: name a program for them")
+        raise wrong_member("/program_id", "the checkpoint is a file of parameters: name a program for them", "missing")
     is_same = text.id == found.program_id
     keeps = (is_same and resumable) if asked.optimizer_state is None else asked.optimizer_state
     given = asked.model_fields_set & CHANGES - ({"loss"} if asked.loss is None else set())
@@ -119,11 +120,7 @@ async def _stored(request: Request, id: str) -> StoredCheckpoint:
     except HttpProblem as problem:
         if problem.code != "not-found":
             raise
-        raise _refused("/from_checkpoint", "unknown_checkpoint", problem.detail, code="not-found") from None
-
-
-def _refused(pointer: str, kind: str, detail: str, code: str = "invalid-request") -> HttpProblem:
-    return HttpProblem(code, detail, errors=[FieldError(pointer, kind, detail)])
+        raise wrong_member("/from_checkpoint", problem.detail, "unknown_checkpoint", "not-found") from None
 
 
 def optimizer_of(given: dict[str, Any]) -> Optimizer:

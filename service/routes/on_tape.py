@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -17,11 +17,12 @@ from service.http.given_values import Values, read_values
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
 from service.http.tensor_payloads import Answer, joined, render, sent
-from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import LOSS, deadline_of, settings, tapes
+from service.problems import HttpProblem, from_remote, responses, wrong_member
+from service.routes.common import LOSS, deadline_of
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
 from service.routes.in_session import TIMING, etag, known, known_now, received, tags_of
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match
+from service.routes.state import settings, tapes
 from service.schemas import tapes as schemas
 from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
 from service.sessions.registry import Write
@@ -95,7 +96,7 @@ async def append_ops(request: Request, tape_id: TapeId) -> Response:
 async def append(request: Request, tape: Session, body: Body, asked: schemas.AppendOps, as_file: bool) -> Response:
     """Append what `body` contains, which `asked` describes."""
     if asked.structure is not None and asked.ops:
-        _refuse("/structure", "a request has either ops or a structure")
+        raise wrong_member("/structure", "a request has either ops or a structure")
     given = await _leaves(request, body, asked)
     args: dict[str, Any] = {
         "ops": asked.ops,
@@ -175,11 +176,11 @@ async def play_back(request: Request, tape_id: TapeId) -> Response:
     args = {"target": asked.target, "wrt": asked.wrt, "seed": named}
     if asked.record:
         if seed.names:
-            _refuse("/target_gradient", "with record, target_gradient must be the name of a variable")
+            raise wrong_member("/target_gradient", "with record, target_gradient must be the name of a variable")
         write = Write("tape.record", args, NO_TENSORS, asked.seq, "backward", body)
         return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
     if asked.seq is not None:
-        _refuse("/seq", "seq is allowed only with record, which changes the tape")
+        raise wrong_member("/seq", "seq is allowed only with record, which changes the tape")
     deadline = deadline_of(asked.deadline_s, settings(request))
     with seed.told(_on_tape):
         reply = await tapes(request).read(
@@ -226,17 +227,17 @@ async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> Val
         if name == "target_gradient" and asked.backward is not None:
             continue
         if not name.startswith(("parameter/", "constant/")):
-            _refuse("", "a tensor of the file is named neither parameter/<name> nor constant/<name>")
+            raise wrong_member("", "a tensor of the file is named neither parameter/<name> nor constant/<name>")
         leaf = name.removeprefix("constant/")
         if leaf != name and f"parameter/{leaf}" in leaves.names:
-            _refuse(f"/constants/{escaped(leaf)}", f"{leaf!r} is both a parameter and a constant")
+            raise wrong_member(f"/constants/{escaped(leaf)}", f"{leaf!r} is both a parameter and a constant")
     for name, parts in asked.stacked.items():
         place = f"/stacked/{escaped(name)}"
         if f"constant/{name}" not in leaves.names:
-            _refuse(place, "the request has no constant of this name")
+            raise wrong_member(place, "the request has no constant of this name")
         stack = leaves.tensors.get(f"constant/{name}")
         if stack is not None and stack.shape[:1] != (len(parts),):
-            _refuse(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
+            raise wrong_member(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
     return leaves
 
 
@@ -284,8 +285,4 @@ def _on_tape(error: RemoteError, stacked: Stacked = NOT_STACKED) -> HttpProblem:
 
 def _only(given: set[str], name: str) -> None:
     if given - {name}:
-        _refuse("", f"the only tensor of this request may be {name}")
-
-
-def _refuse(pointer: str, detail: str) -> NoReturn:
-    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
+        raise wrong_member("", f"the only tensor of this request may be {name}")

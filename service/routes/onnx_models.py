@@ -14,10 +14,11 @@ from service.http.given_values import told_in_query
 from service.http.request_body import ONNX, accepts_onnx
 from service.http.tensor_payloads import Answer
 from service.problems import responses
-from service.routes.common import calls, programs, reading_values, sessions, settings, values_of
 from service.routes.documented import FILE
 from service.routes.in_session import IN_SESSION, SessionId, etag
+from service.routes.named_programs import reading_values, values_of
 from service.routes.preconditions import IF_MATCH, if_match
+from service.routes.state import calls, programs, sessions, settings
 from service.schemas.gradients import Question
 from service.store.programs import StoredProgram
 

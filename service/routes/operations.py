@@ -8,14 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.caller import tenant
-from service.http.deferred import Operations, preferences
+from service.http.deferred import preferences
 from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
 from service.http.recorded import load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
-from service.routes.common import cut_page, json_answer, objects, store
+from service.routes.common import cut_page, json_answer
 from service.routes.documented import empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED
+from service.routes.state import objects, operations, store
 from service.schemas import operations as schemas
 from service.schemas.examples import SAMPLE_OPERATION
 from service.store import operations as rows
@@ -88,7 +89,7 @@ async def get_operation(request: Request, operation_id: OperationId) -> Response
     found = await _found(request, operation_id)
     wait = preferences(request.scope).get("wait", "")
     if found.state == rows.RUNNING and wait.isdecimal() and len(wait) < 6:
-        await _operations(request).wait(operation_id, min(LONGEST_WAIT_S, float(wait)))
+        await operations(request).wait(operation_id, min(LONGEST_WAIT_S, float(wait)))
         found = await _found(request, operation_id)
     headers = {"Retry-After": "1"} if found.state == rows.RUNNING else {}
     view = _view(found)
@@ -137,7 +138,7 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
     check = _accepted(request)
     found = await _found(request, operation_id)
     check(found)
-    await _operations(request).cancel(operation_id, found.kind)
+    await operations(request).cancel(operation_id, found.kind)
     view = _view(await _found(request, operation_id))
     return json_answer(view, headers={"ETag": of_view(view)})
 
@@ -154,7 +155,7 @@ async def delete_operation(request: Request, operation_id: OperationId) -> Respo
 
     If the call may change something, its effect cannot be read afterwards.
     """
-    if not await _operations(request).delete(operation_id, _accepted(request)):
+    if not await operations(request).delete(operation_id, _accepted(request)):
         raise _missing()
     return Response(status_code=204)
 
@@ -166,10 +167,6 @@ def _accepted(request: Request) -> Callable[[StoredOperation], None]:
     """
     accepts = if_match(request)
     return lambda found: check_if_match(accepts, of_view(_view(found)), "operation")
-
-
-def _operations(request: Request) -> Operations:
-    return request.app.state.operations
 
 
 async def _found(request: Request, id: str) -> StoredOperation:

@@ -10,7 +10,6 @@ from service.engine import Reply
 from service.http.given_values import read_values
 from service.http.request_body import wants_tensorfile
 from service.http.tensor_payloads import render
-from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
 from service.routes.in_session import (
     AT,
@@ -24,6 +23,7 @@ from service.routes.in_session import (
     tags_of,
 )
 from service.routes.preconditions import IF_MATCH, IF_MATCH_NEEDED, if_match, require_if_match
+from service.routes.state import sessions, settings
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
 from service.schemas.session_answers import ParametersAnswer, VersionAnswer

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request, Response
 from service.http.file_answer import FILE_HEADERS, file_answer
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
-from service.routes.common import FittedProgramId, objects, program, reading_values
 from service.routes.documented import FILE
+from service.routes.named_programs import FittedProgramId, program, reading_values
+from service.routes.state import objects
 
 __all__ = ["router"]
 

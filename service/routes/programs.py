@@ -20,8 +20,9 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
 from service.problems import HttpProblem, responses
 from service.routes import onnx_models
-from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
+from service.routes.common import LOSS
 from service.routes.documented import accepts, empty_answer
+from service.routes.named_programs import ProgramId, UnusedProgramId, program
 from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.registration import (
     BODY_PROBLEMS,
@@ -34,6 +35,7 @@ from service.routes.registration import (
     signature_of,
     summary,
 )
+from service.routes.state import calls, programs, sessions, settings
 from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
 from service.schemas.gradients import (

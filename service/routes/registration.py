@@ -21,8 +21,9 @@ from service.http.tensor_payloads import joined
 from service.models import write_values
 from service.models.losses import KINDS, BadLoss, loss_of
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import calls, importer, programs, quotas, settings, stored_values
 from service.routes.documented import FILE
+from service.routes.named_programs import stored_values
+from service.routes.state import calls, importer, programs, quotas, settings
 from service.schemas.components import model as reference
 from service.schemas.examples import REGRESSION, REGRESSION_PARAMETERS, WHILE
 from service.schemas.members import Created

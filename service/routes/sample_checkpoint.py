@@ -15,7 +15,7 @@ from service.caller import tenant
 from service.checkpoints.checkpoints import PROGRAM, new_key
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem
-from service.routes.common import checkpoints, objects
+from service.routes.state import checkpoints, objects, samples_lock
 from service.schemas.examples import (
     REGRESSION,
     REGRESSION_ID,
@@ -34,7 +34,7 @@ async def keep_sample(request: Request, id: str) -> None:
     """If `id` is that of the sample, make it unless the caller has it. Raises StorageError."""
     if id != SAMPLE_CHECKPOINT:
         return
-    async with request.app.state.samples:
+    async with samples_lock(request):
         try:
             found = await checkpoints(request).get(tenant(), id)
             await asyncio.to_thread(lambda: checkpoints(request).open(found).close())

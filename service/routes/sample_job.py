@@ -7,9 +7,10 @@ from fastapi import Request
 from service.caller import tenant
 from service.http.request_body import JSON, Body
 from service.ids import Repeatable
-from service.jobs import ENDED, Job, Runner
+from service.jobs import ENDED, Job
 from service.problems import HttpProblem
 from service.routes.job_submission import submitted
+from service.routes.state import job_store, runner
 from service.schemas.examples import SAMPLE_JOB, SAMPLE_JOB_SETTINGS
 from service.schemas.jobs import CreateJob
 
@@ -22,9 +23,8 @@ def stored_id(id: str) -> str:
 
 
 async def _found(request: Request) -> Job | None:
-    runner: Runner = request.app.state.runner
     try:
-        return await runner.jobs.get(tenant(), stored_id(SAMPLE_JOB))
+        return await job_store(request).get(tenant(), stored_id(SAMPLE_JOB))
     except HttpProblem:
         return None
 
@@ -37,14 +37,13 @@ async def cancel_job(request: Request) -> None:
 
 
 async def _end(request: Request, job: Job) -> None:
-    runner: Runner = request.app.state.runner
     if job.state not in ENDED:
         try:
-            runner.wake(await runner.jobs.ask(job.tenant, job.id, "cancel"))
+            runner(request).wake(await job_store(request).ask(job.tenant, job.id, "cancel"))
         except HttpProblem as problem:
             if problem.code != "invalid-state":  # it has just ended by itself
                 raise
-        await runner.ended(job.id)
+        await runner(request).ended(job.id)
 
 
 async def restore_job(request: Request) -> None:
@@ -53,7 +52,6 @@ async def restore_job(request: Request) -> None:
     A job that does not exist waits in the state paused. One that has ended is made again before it is paused, resumed
     or canceled. One that has not ended is canceled before it is deleted. Raises HttpProblem, EngineError.
     """
-    runner: Runner = request.app.state.runner
     owner, id, action = tenant(), stored_id(SAMPLE_JOB), request.url.path.rpartition("/")[2]
     found = await _found(request)
     if request.method == "DELETE":
@@ -63,9 +61,9 @@ async def restore_job(request: Request) -> None:
     elif found is not None and not (action in ("cancel", "pause", "resume") and found.state in ENDED):
         return
     if found is not None:
-        await runner.jobs.remove(owner, id)
+        await job_store(request).remove(owner, id)
     asked = CreateJob.model_validate(SAMPLE_JOB_SETTINGS)
     body = Body(SAMPLE_JOB_SETTINGS, {}, JSON, b"")
     job = await submitted(request, body, asked, id, paused=True)
     if request.method == "DELETE":
-        await runner.jobs.ask(owner, job.id, "cancel")
+        await job_store(request).ask(owner, job.id, "cancel")

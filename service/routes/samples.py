@@ -12,7 +12,7 @@ from service.caller import tenant
 from service.http.recorded import Recorded
 from service.http.request_body import JSON, Body
 from service.problems import HttpProblem
-from service.routes import common, on_tape, sessions, tapes
+from service.routes import on_tape, sessions, state, tapes
 from service.routes.sample_checkpoint import keep_sample
 from service.routes.sample_data import restore_dataset, restore_upload
 from service.routes.sample_job import cancel_job, restore_job
@@ -51,40 +51,40 @@ MAKING_NOTHING = ("GET", "HEAD", "DELETE")
 async def _restored(request: Request) -> None:
     named = request.path_params
     if named.get("session_id") == SAMPLE_SESSION:
-        async with request.app.state.samples:
+        async with state.samples_lock(request):
             await _restore_session(request)
     elif named.get("tape_id") == SAMPLE_TAPE:
-        async with request.app.state.samples:
+        async with state.samples_lock(request):
             await _restore_tape(request)
     elif named.get("job_id") == SAMPLE_JOB:
-        async with request.app.state.samples:
+        async with state.samples_lock(request):
             await restore_job(request)
     elif "checkpoint_id" in named:
         await keep_sample(request, named["checkpoint_id"])
     elif named.get("dataset_id") == SAMPLE_DATASET:
-        async with request.app.state.samples:
+        async with state.samples_lock(request):
             await restore_dataset(request)
             if request.method == "DELETE":
                 await cancel_job(request)  # it uses the dataset, and waits until it is resumed
     elif named.get("upload_id") == SAMPLE_UPLOAD:
-        async with request.app.state.samples:
+        async with state.samples_lock(request):
             await restore_upload(request)
     elif named.get("operation_id") == SAMPLE_OPERATION:
-        async with request.app.state.samples:
-            await request.app.state.operations.keep(SAMPLE_OPERATION, "GET /v1", SAMPLE_ANSWER)
+        async with state.samples_lock(request):
+            await state.operations(request).keep(SAMPLE_OPERATION, "GET /v1", SAMPLE_ANSWER)
 
 
 SAMPLE_ANSWER = Recorded(200, {"content-type": JSON}, (b'{"sample":"the answer of a call"}',))
 
 
 async def _restore_session(request: Request) -> None:
-    if not common.sessions(request).is_open(tenant(), SAMPLE_SESSION):
+    if not state.sessions(request).is_open(tenant(), SAMPLE_SESSION):
         asked = session_schemas.CreateSession.model_validate(SAMPLE_SETTINGS)
         await sessions.open_session(request, Body(SAMPLE_SETTINGS, {}, JSON, b""), asked, SAMPLE_SESSION)
 
 
 async def _restore_tape(request: Request) -> None:
-    registry = common.tapes(request)
+    registry = state.tapes(request)
     if not registry.is_open(tenant(), SAMPLE_TAPE):
         await tapes.open_tape(request, tape_schemas.CreateTape.model_validate({}), SAMPLE_TAPE)
     tape = await registry.find(tenant(), SAMPLE_TAPE)

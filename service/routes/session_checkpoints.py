@@ -15,11 +15,12 @@ from service.ids import new_id
 from service.problems import responses
 from service.routes import checkpoints as of_all
 from service.routes.checkpoints import PageSize, PageToken, end_of, etag_of, page_of
-from service.routes.common import checkpoints, deadline_of, json_answer, lease_of, quotas, sessions, settings
+from service.routes.common import deadline_of, json_answer, lease_of
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.in_session import SessionId
 from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.sessions import VIEW, view
+from service.routes.state import checkpoints, quotas, sessions, settings
 from service.schemas import checkpoints as schemas
 from service.schemas.session_answers import SessionView
 from service.sessions.creation import Creation, Terms

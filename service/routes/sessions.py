@@ -11,20 +11,13 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import (
-    cut_page,
-    deadline_of,
-    json_answer,
-    lease_of,
-    named_program,
-    reading_values,
-    sessions,
-    settings,
-)
+from service.routes.common import cut_page, deadline_of, json_answer, lease_of
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.in_session import SessionId
+from service.routes.named_programs import named_program, reading_values
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
+from service.routes.state import sessions, settings
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.schemas.session_answers import SessionPage, SessionView

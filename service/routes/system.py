@@ -22,7 +22,7 @@ from service.http.entity_tags import unchanged
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, NDJSON, ONNX, SAFETENSORS
 from service.problems import HttpProblem, responses
-from service.routes.common import engine, metrics, settings, tenancy
+from service.routes.state import engine, metrics, settings, tenancy
 from service.routes.tenants import quotas_of
 from service.schemas.programs import Strict
 from service.schemas.tenants import Quota

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Query, Request, Response
 from service.caller import tenant
 from service.http.request_body import JSON, read_body
 from service.problems import responses
-from service.routes.common import cut_page, deadline_of, json_answer, lease_of, settings, tapes
+from service.routes.common import cut_page, deadline_of, json_answer, lease_of
 from service.routes.documented import accepts, empty_answer
 from service.routes.on_tape import TapeId
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
+from service.routes.state import settings, tapes
 from service.schemas import tapes as schemas
 from service.sessions.creation import Creation, Terms
 from service.sessions.session import Session

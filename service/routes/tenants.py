@@ -14,8 +14,9 @@ from core.ir.suggest import near
 from service.caller import CALLER
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import administrator, json_answer, quotas, sessions, settings, store, tapes, tenancy
+from service.routes.common import administrator, json_answer
 from service.routes.documented import accepts
+from service.routes.state import quotas, sessions, settings, store, tapes, tenancy
 from service.schemas import tenants as schemas
 from service.store.errors import StorageError
 from service.tenants import actions, audit, usage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,9 +14,9 @@ from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
 from service.http.tensor_payloads import Answer, sent
-from service.problems import FieldError, HttpProblem
+from service.problems import wrong_member
 from service.routes.at_values import COTANGENTS
-from service.routes.common import Profiled, deadline_of, live, sessions, settings
+from service.routes.common import Profiled, deadline_of
 from service.routes.documented import accepts, answers, empty_answer, lines
 from service.routes.in_session import (
     AT,
@@ -29,6 +29,7 @@ from service.routes.in_session import (
     shown,
 )
 from service.routes.preconditions import IF_MATCH, if_match
+from service.routes.state import live, sessions, settings
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_FEEDS
 from service.schemas.session_answers import EvaluationAnswer, SessionGradientsAnswer, StepAnswer, UpdateAnswer
@@ -104,7 +105,9 @@ async def train_step(request: Request, session_id: SessionId, profile: Profiled 
     returned = asked.return_gradients
     if form == NDJSON:
         if asked.batches is not None or asked.accumulate is not None:
-            _refuse("/accumulate" if asked.batches is None else "/batches", "a step on several batches is not streamed")
+            raise wrong_member(
+                "/accumulate" if asked.batches is None else "/batches", "a step on several batches is not streamed"
+            )
         if "return_gradients" not in asked.model_fields_set:
             returned = "all"
     args: dict[str, Any] = {
@@ -190,17 +193,17 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
     members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
     if asked.accumulate:
         if form == NDJSON:
-            _refuse("/accumulate", "gradients that are added up are not streamed")
+            raise wrong_member("/accumulate", "gradients that are added up are not streamed")
         if asked.compile != "auto":
-            _refuse("/compile", "the session decides about the code of gradients that are added up")
+            raise wrong_member("/compile", "the session decides about the code of gradients that are added up")
         args |= {"stream": False, "accumulate": True, "batches": asked.batches}
         write = Write("session.gradients", args, feeds.tensors, asked.seq, "gradients", body)
         every = {**members, "gradients": {}}
         return await _written(request, session, write, feeds, asked.deadline_s, form == SAFETENSORS, every)
     if asked.seq is not None:
-        _refuse("/seq", "only a call with accumulate changes the session and has a number")
+        raise wrong_member("/seq", "only a call with accumulate changes the session and has a number")
     if asked.batches is not None:
-        _refuse("/batches", "only a call with accumulate takes several batches")
+        raise wrong_member("/batches", "only a call with accumulate takes several batches")
     args |= {"stream": form == NDJSON, "compile": asked.compile}
     deadline, accepted = deadline_of(asked.deadline_s, settings(request)), if_match(request)
 
@@ -266,14 +269,12 @@ async def _feeds(
     """The feeds and the cotangents of targets in the request by name. Raises HttpProblem 422."""
     targets = session.about["targets"]
     if len(cotangents) > len(targets):
-        _refuse("/target_gradients", f"{len(cotangents)} target gradients are given for {len(targets)} targets")
+        raise wrong_member(
+            "/target_gradients", f"{len(cotangents)} target gradients are given for {len(targets)} targets"
+        )
     given = {str(i): value for i, value in enumerate(cotangents) if value is not None}
     members = {"/feeds": feeds, COTANGENTS: given}
     return await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
-
-
-def _refuse(pointer: str, detail: str) -> NoReturn:
-    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
 
 
 async def _written(

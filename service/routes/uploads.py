@@ -9,20 +9,20 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from service.caller import tenant
-from service.datasets.ingest import Ingest
 from service.datasets.uploads import UPLOAD_ID, Upload, Uploads
 from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
 from service.http.request_body import read_body
 from service.http.spooled_body import spooled
-from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import cut_page, json_answer, settings
+from service.problems import HttpProblem, responses, wrong_member
+from service.routes.common import cut_page, json_answer
 from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED
+from service.routes.state import ingest, settings, uploads
 from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
 from service.schemas.headers import ETAG
 
-__all__ = ["UploadId", "router", "upload_of", "uploads"]
+__all__ = ["UploadId", "router", "upload_of"]
 
 T = TypeVar("T")
 
@@ -43,14 +43,6 @@ STATE = {
     **OFFSET,
     "Upload-Length": {"schema": {"type": "integer"}, "description": "Bytes of the whole file."},
 }
-
-
-def uploads(request: Request) -> Uploads:
-    return request.app.state.uploads
-
-
-def ingest(request: Request) -> Ingest:
-    return request.app.state.ingest
 
 
 async def upload_of(request: Request, id: str) -> Upload:
@@ -81,7 +73,7 @@ async def create_upload(request: Request) -> Response:
     limit = settings(request).dataset_bytes
     if asked.size > limit:
         detail = f"an upload may have at most {limit} bytes"
-        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/size", "too_large", detail)])
+        raise wrong_member("/size", detail, "too_large", "limit-exceeded")
     async with ingest(request).room(tenant(), asked.size) as check:
         made = await uploads(request).create(tenant(), asked.size, asked.purpose, asked.sha256, check=check)
     return json_answer(view(made), 201, {"Location": f"/v1/uploads/{made.id}", **_headers(made)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from service.datasets.dataset import DATASET_ID
 from service.datasets.options import TEXT, Floats, Format, Missing
@@ -21,6 +21,7 @@ __all__ = [
     "CreateUpload",
     "DatasetPage",
     "DatasetView",
+    "FileOptions",
     "Preview",
     "UploadPage",
     "UploadView",
@@ -66,6 +67,28 @@ class CreateDataset(Strict):
         default_factory=dict,
         max_length=1_000,
         description="New column -> the columns that become its parts, [rows, parts]; `*` stands for any characters.",
+    )
+
+
+class FileOptions(BaseModel):
+    """Members of `CreateDataset` as parameters of the query, for a file as the body."""
+
+    name: str | None = Field(None, max_length=128, description="Name for people.")
+    format: Format | None = Field(None, description="Format of the body, if its media type does not say.")
+    types: list[str] | None = Field(
+        None, max_length=1000, description="`column:type`, such as `label:int64` or `kind:text`."
+    )
+    floats: str | None = Field(None, description="Dtype of decimal numbers: float32 (default) or float64.")
+    missing: str | None = Field(None, description="Missing values: refuse (default), nan, or drop their rows.")
+    delimiter: str | None = Field(None, description="Delimiter of a CSV file; a comma by default.")
+    header: bool | None = Field(None, description="Whether the first line of a CSV file names the columns.")
+    stack: list[str] | None = Field(
+        None,
+        max_length=1000,
+        description="`new:a,b,c` makes one tensor of columns; `*` stands for any characters.",
+    )
+    expires_at: float | None = Field(
+        None, description="Time in the future at which it is deleted, in seconds since 1970."
     )
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from service.engine import RemoteError
 from service.objects import Objects
 from service.problems import from_exception
-from service.routes import common
+from service.routes import named_programs
 from tests.programs import Sketch
 from tests.service.wire import array, file_of, problem, read_file, tensor, tensors
 
@@ -346,12 +346,12 @@ async def test_values_that_were_deleted_and_stored_again_during_a_call_can_be_as
     async def found(request: Any, id: str) -> Any:
         return SimpleNamespace(values=SimpleNamespace(key="values/a"))
 
-    monkeypatch.setattr(common, "program", found)
-    monkeypatch.setattr(common, "objects", lambda request: files)
+    monkeypatch.setattr(named_programs, "program", found)
+    monkeypatch.setattr(named_programs, "objects", lambda request: files)
     missing = RemoteError("execution", "values_missing", "the file is missing", {})
 
     with pytest.raises(Exception, match="stored again" if is_back else "is missing") as caught:
-        async with common.reading_values(None, "prg_a"):  # type: ignore[arg-type]
+        async with named_programs.reading_values(None, "prg_a"):  # type: ignore[arg-type]
             raise missing
 
     told = from_exception(caught.value)
