@@ -72,6 +72,7 @@ at positions that are data, and `paired_convolution` convolutions of bfloat16 nu
 Fusion:
 
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
+    fused_kernel      the row kernel of a fusion: its axes, and its row
     repeated          cheap values that a fusion computes again
     identities        results that are an operand, because another one is a known bool
     powers            powers with small constant exponents are products and square roots

@@ -1,4 +1,4 @@
-"""Fusion of elementwise ops, broadcasts and reductions into one pass over the data, which becomes a row kernel.
+"""Fusion of elementwise ops, broadcasts and reductions into one pass over the data.
 
 A fusion has a domain, the shape of its largest values. A value inside it stays in registers; it is written to memory
 only if something outside the fusion reads it. Each axis of a value is an axis of the domain, or None if the value does
@@ -6,7 +6,7 @@ not vary along it.
 
 The last axes of the domain are the row, or another axis of a few elements, such as the classes of each pixel. A
 reduction along the row, as in softmax or layer_norm, gives a value that the same fusion can use; any other reduction
-accumulates into memory.
+accumulates into memory. When no op can join it any more, a fusion becomes a row kernel (`core.plan.fused_kernel`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from core.ir.errors import InternalError, Location
-from core.plan.instructions import Rows
 from core.plan.memory import Root, View, contiguous
-from core.plan.row_kernels import Operand, RowInstruction, RowKernel
+from core.plan.row_kernels import RowInstruction
 from core.plan.target import RowLimits
 
-__all__ = ["Axes", "Fusion", "Member"]
-
-IN_ANY_ORDER = frozenset(("accumulate", "apply", "constant", "iota", "load", "reduce", "store"))
-"""Instructions of fusions whose rows may come in any order."""
+__all__ = ["Axes", "Draft", "Fusion", "Member"]
 
 Axes = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain, or None if the value does not vary along it."""
@@ -298,152 +294,8 @@ class Fusion:
         self.drafts.append(draft)
         return len(self.drafts) - 1
 
-    # --- the row kernel ------------------------------------------------------------------------------------------
-
-    def finish(self) -> Rows | None:
-        """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen.
-
-        None if nothing is left to do, because other fusions compute or look up the same themselves.
-        """
-        self._drop_unused()
-        if not self.drafts:
-            return None
-        row = self.row or frozenset()
-        order = sorted(range(len(self.shape)), key=lambda i: i in row)
-        first = len(self.shape) - len(row) if self.row is not None else None
-        arrays = [[d.strides[i] for i in order] for d in self.drafts if d.walks]
-        merged, columns = _merged([self.shape[i] for i in order], arrays, first)
-        if first is None and len(merged) == 1:
-            merged, columns = _cut(merged, columns, self.limits)
-        # rows beyond a length are left out at the end, so the axis that has it stays the outermost one
-        if self.size is None and all(d.instr.kind in IN_ANY_ORDER for d in self.drafts):
-            stored = [bool(d.view) for d in self.drafts if d.walks]
-            _bring_dense_last(merged, columns, [c for c, is_stored in zip(columns, stored, strict=True) if is_stored])
-        outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
-        operands: list[Operand] = []
-        views: list[View] = []
-        code: list[RowInstruction] = []
-        at = iter(columns)
-        full: list[bool] = []
-        for draft in self.drafts:
-            instr, attrs = draft.instr, draft.instr.attrs
-            operand, wide = -1, any(full[a] for a in instr.args)
-            column = next(at) if draft.walks else []
-            along = column[-1] if column else 0
-            if instr.kind == "iota":
-                attrs = (("outer", tuple(column[:-1])), ("inner", along))
-                wide = along != 0
-            if draft.view:
-                operand = len(operands)
-                written = instr.kind not in ("load", "lookup")
-                operands.append(Operand(draft.view.dtype, tuple(column[:-1]), along, written))
-                views.append(draft.view)
-                wide = wide or along != 0
-            wide = wide and instr.kind != "reduce" and inner > 1
-            full.append(wide)
-            code.append(
-                RowInstruction(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value)
-            )
-        kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
-        if self.size is None and all(i.kind in IN_ANY_ORDER for i in code):
-            kernel = _with_rows_together(kernel, self.limits)
-        return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
-
-    def _drop_unused(self) -> None:
-        """Drop values that nothing in this fusion reads or stores, and the checks of lookups among them."""
-        used = {n for n, d in enumerate(self.drafts) if d.instr.kind in ("store", "accumulate", "check")}
-        used = {n for n in used if self.drafts[n].guards is None}
-        for n in reversed(range(len(self.drafts))):
-            if n in used:
-                used.update(self.drafts[n].instr.args)
-            if self.drafts[n].lookup is not None and n in used:
-                used.update(m for m, d in enumerate(self.drafts) if d.guards == n)
-                used.update(a for m in used.copy() if self.drafts[m].guards == n for a in self.drafts[m].instr.args)
-        place = {n: i for i, n in enumerate(sorted(used))}
-        kept = []
-        for n in place:
-            draft = self.drafts[n]
-            draft.instr = replace(draft.instr, args=tuple(place[a] for a in draft.instr.args))
-            kept.append(draft)
-        self.drafts = kept
-
 
 def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], row: frozenset[int]) -> bool:
     """Whether the axes `row` are one walk with a single stride in each of `arrays`."""
     axes = [i for i in sorted(row) if shape[i] > 1]
     return all(strides[i] == strides[j] * shape[j] for strides in arrays for i, j in pairwise(axes))
-
-
-def _merged(
-    shape: Sequence[int], arrays: Sequence[Sequence[int]], first: int | None
-) -> tuple[list[int], list[list[int]]]:
-    """The domain with neighbouring axes merged where all arrays allow it, and the strides of the arrays then.
-
-    first: the first axis of the row, which is not merged with the axis before it.
-    """
-    sizes: list[int] = []
-    columns: list[list[int]] = [[] for _ in arrays]
-    fixed = False
-    for i, size in enumerate(shape):
-        if i == first:
-            fixed = True
-        if size == 1:
-            continue
-        if sizes and not fixed and all(c[-1] == a[i] * size for c, a in zip(columns, arrays, strict=True)):
-            sizes[-1] *= size
-            for column, strides in zip(columns, arrays, strict=True):
-                column[-1] = strides[i]
-        else:
-            sizes.append(size)
-            for column, strides in zip(columns, arrays, strict=True):
-                column.append(strides[i])
-            fixed = False
-    if first is not None and math.prod(shape[first:]) == 1:  # the row is a single element
-        sizes.append(1)
-        for column in columns:
-            column.append(0)
-    return sizes, columns
-
-
-def _bring_dense_last(sizes: list[int], columns: list[list[int]], stored: list[list[int]]) -> None:
-    """Move an axis to the place before the row, if an array that lies across the row is dense along it.
-
-    stored: the columns of arrays. Squares of such an array are then read together.
-    """
-    across = [column for column in stored if column and column[-1] > 1]
-    if any(column[-2] == 1 for column in across if len(column) > 1):
-        return
-    for column in across:
-        for axis, stride in enumerate(column[:-2]):
-            if stride == 1 and sizes[axis] > 1:
-                for each in (sizes, *columns):
-                    each.insert(-1, each.pop(axis))
-                return
-
-
-def _with_rows_together(kernel: RowKernel, limits: RowLimits) -> RowKernel:
-    """`kernel` with a long axis before the row, if its rows are computed together then, and only then."""
-    if limits.together is None or len(kernel.outer) < 2 or limits.together(kernel):
-        return kernel
-    long = max(range(len(kernel.outer)), key=lambda axis: kernel.outer[axis])
-    order = [*(axis for axis in range(len(kernel.outer)) if axis != long), long]
-    turned: Callable[[Sequence[int]], tuple[int, ...]] = lambda numbers: tuple(numbers[axis] for axis in order)
-    code = [
-        replace(i, attrs=(("outer", turned(dict(i.attrs)["outer"])), *i.attrs[1:])) if i.kind == "iota" else i
-        for i in kernel.code
-    ]
-    operands = [replace(each, outer=turned(each.outer)) for each in kernel.operands]
-    found = replace(kernel, outer=turned(kernel.outer), operands=tuple(operands), code=tuple(code))
-    return found if limits.together(found) else kernel
-
-
-def _cut(sizes: list[int], columns: list[list[int]], limits: RowLimits) -> tuple[list[int], list[list[int]]]:
-    """A single long axis, split into rows of a length that divides it, if there is one."""
-    size = sizes[0]
-    most, fewest, step = limits.split_rows
-    if size <= most:
-        return sizes, columns
-    row = next((n for n in range(most, fewest - 1, -step) if size % n == 0), None)
-    if row is None:
-        return sizes, columns
-    return [size // row, row], [[c[0] * row, c[0]] for c in columns]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
 from core.ir.stop import poll
+from core.plan.fused_kernel import row_kernel_of
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.instructions import Gemm, Instruction, Limited, Rows
 from core.plan.memory import Root, View
@@ -58,7 +59,7 @@ class InstructionList:
         for each in self._all:
             poll()
             if isinstance(each, Fusion):
-                done = each.finish() if 0 not in each.shape else None
+                done = row_kernel_of(each) if 0 not in each.shape else None
                 if done is not None:
                     finished.append(_limited(done, each.size))
             else:
