@@ -97,7 +97,8 @@ Fusion:
     striped           the instruction that results from it
     column_windows    columns of a stripe that a mask hides are left out
     masks             the masks that it finds: bands of positions, and arrays
-    intervals         bounds of values, with which it proves that hidden elements are zeros
+    masked_bounds     bounds of the values of a stripe under a mask: they prove that hidden elements are zeros
+    intervals         bounds of the results of ops from those of their operands
 
 How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can describe.
 Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in registers. A
