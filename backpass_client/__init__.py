@@ -21,41 +21,49 @@ The package needs httpx and numpy.
 
 Files, each importing only from the lines above it:
 
-errors            exceptions
-text              short texts of results
-rows, tensorfile  sparse gradients; messages with tensors as safetensors files
-torch_tensors     tensors of PyTorch as arrays, and arrays as weights of a module
-torch_export      modules of PyTorch as ONNX models that train
-onnx_file         ONNX models as the bytes to send
-streams           gradients that arrive during the backward pass
-connection        HTTP requests to one service, with retries
-results           the gradients and values of a response
-idempotent_calls  calls with sequence numbers, which the service executes once
-indexing          ``x[...]`` as a list of ops
-arithmetic        Python's operators as ops
-hints             errors for attributes that an object lacks
 foreign_names     names of other libraries
+errors, hints     exceptions; errors for attributes that an object lacks
+text              short texts of results
+onnx_file         ONNX models as the bytes to send
 op_table          the ops that the client knows, and hints for other names
-op_results        the results of an op that has several
-recorder          who records an op: a tape or a program under construction
-arguments         Python's arguments as the slots and attributes of an op
-builder           programs written in Python
-expression        values on a tape
-variable          leaves of a tape
-tape              the tape itself
-functions         every op as a function
-nn                layers of neural networks for the builder
-differentiate     `grad` and `value_and_grad`
-jacobians         products with Jacobians and Hessians, and these matrices
-optimizers        gradient descent on variables
+torch_graphs      nodes of programs of `torch.export`
+torch_functions, torch_operators  operators of PyTorch as operators of ONNX
+torch_poles, torch_rewrites       operators of PyTorch as other ones, which export with their values and gradients
+torch_gradients   where gradients end or change in a module of PyTorch
+torch_export      modules of PyTorch as ONNX models that train
+torch_tensors     tensors of PyTorch as arrays, and arrays as weights of a module
+rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+names             names of the variables of one tape
+address           the address of a service, the key for it, and the certificates to trust
+answers           answers that are not the expected ones, and the wait before a retry
+connection        HTTP requests to one service, with retries
+streams           gradients that arrive during the backward pass
+results           the gradients and values of a response
 checkpoints       sessions as files
 event_streams     events as they happen
 jobs              training on stored datasets by the service
+indexing          ``x[...]`` as a list of ops
+arithmetic        Python's operators as ops
+op_results        the results of an op that has several
+batch             the ops and leaves that a tape records between two requests
+recorder          who records an op: a tape or a program under construction
+idempotent_calls  calls with sequence numbers, which the service executes once
+expression        values on a tape
+arguments         Python's arguments as the slots and attributes of an op
+variable          leaves of a tape
+lists             Python's arguments as values of variables and as members of a request
+builder           programs written in Python
+tape              the tape itself
 sessions          sessions: training in the service
-job_queue         the jobs of a service
-open_sessions     the sessions and tapes of a service
 datasets          stored tables, and their upload
 programs          registered programs
+functions         every op as a function
+differentiate     `grad` and `value_and_grad`
+optimizers        gradient descent on variables
+nn                layers of neural networks for the builder
+jacobians         products with Jacobians and Hessians, and these matrices
+job_queue         the jobs of a service
+open_sessions     the sessions and tapes of a service
 torch_models      modules of PyTorch as programs
 remote_module     a module of PyTorch that runs in the service; imported at first use, because it needs torch
 keys              API keys

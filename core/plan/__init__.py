@@ -45,7 +45,8 @@ From ops to instructions:
     empty         ops on arrays with a size of 0
     ranges        positions that grow evenly: a gather at them is a view
     row_major     numbers of elements in row-major order, of arrays whose sizes only the run tells
-    derived_sizes open sizes that a block computes from others, each once
+    code_size     the predicted size of the machine code of nested blocks, and its limit
+    derived_sizes open sizes that a block has computed from others, each once
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
     sized_shapes, sized_reshape, sized_sums, sized_products, sized_indexing, sized_images,
     sized_lattices, sized_ragged, sized_matrices

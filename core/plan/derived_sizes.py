@@ -1,4 +1,7 @@
-"""Open sizes that a block derives from others. Each is computed once, so that equal ones are known to be equal."""
+"""The open sizes that a block has derived from others: each is computed once, so equal ones are known to be equal.
+
+`size_multiples` computes products and multiples, the lowerings of masks, slices and windows the others.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
 from core.plan.array_memory import RULES
 from core.plan.build import plan_block
+from core.plan.code_size import too_large
 from core.plan.open_elements import OPEN_RULES
 from core.plan.plan import Plan
-from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
 from core.plan.unrounded import compares_floats

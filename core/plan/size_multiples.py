@@ -1,4 +1,4 @@
-"""Sizes that are products or multiples of others that only the run tells: each is computed once."""
+"""Products and multiples of open sizes, each computed once (`core.plan.derived_sizes`)."""
 
 from __future__ import annotations
 

@@ -57,38 +57,7 @@ __all__ = [
     "tanh",
 ]
 
-_ALL = (
-    arccos,
-    arccosh,
-    arcsin,
-    arcsinh,
-    arctan,
-    arctan2,
-    arctanh,
-    cos,
-    cosh,
-    digamma,
-    erf,
-    erfc,
-    erfinv,
-    exp,
-    exp2,
-    expm1,
-    floor_divide,
-    fmod,
-    hypot,
-    lgamma,
-    log,
-    log10,
-    log1p,
-    log2,
-    logaddexp,
-    mod,
-    power,
-    sigmoid,
-    sin,
-    sinh,
-    tan,
-    tanh,
-)
-FUNCTIONS: dict[str, Callable[..., IRValue]] = {each.__name__: each for each in _ALL}
+FUNCTIONS: dict[str, Callable[..., IRValue]] = {
+    name: globals()[name] for name in __all__ if name not in ("FUNCTIONS", "polygamma", "sine_and_cosine")
+}
+"""Name -> function of one or two values. `polygamma` makes functions, and `sine_and_cosine` has two results."""

@@ -14,7 +14,7 @@ from core.compiler.compile import Executable, GradientQuery, compile_forward, co
 from core.ir import size
 from core.ir.errors import ProgramError
 from core.ir.size import expanded_ops
-from core.plan import size as text_size
+from core.plan import code_size
 from core.wire import read
 from tests.policy_nests import LOOP_MEMORY, NESTS, nest
 from tests.programs import Sketch
@@ -105,7 +105,7 @@ def test_machine_code_of_a_nest_deeper_than_one_function_agrees_with_the_referen
 
 @pytest.mark.parametrize(("construct", "memory"), [("while", "store"), ("while", "recompute"), ("if_else", "store")])
 def test_nests_too_large_for_machine_code_run_in_the_reference_executor(construct, memory, monkeypatch):
-    monkeypatch.setattr(text_size, "NESTED_TEXT", 30_000)
+    monkeypatch.setattr(code_size, "NESTED_TEXT", 30_000)
     sketch = nest(construct, 10, memory)
     step = compiled(sketch)
 
@@ -123,7 +123,7 @@ def test_the_predicted_text_is_near_the_real_one():
 
     for construct, depth, memory in (("while", 8, "store"), ("while", 8, "recompute"), ("if_else", 20, "store")):
         block = compiled(nest(construct, depth, memory)).interpreter.block
-        predicted = sum(text_size.predicted_text(op, block) for op in block.ops)
+        predicted = sum(code_size.predicted_text(op, block) for op in block.ops)
         real = len(write_plan(plan_block(block, CPU_TARGET))[0].text())
         assert real / 2 < predicted < 2 * real
 
