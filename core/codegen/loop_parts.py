@@ -9,7 +9,7 @@ from collections.abc import Callable
 from core.codegen.array_parts import held
 from core.codegen.llvm import I64, IRValue
 from core.codegen.step_writer import StepWriter
-from core.plan.flow import Ahead, Elements, Growing, Hoisted, Loop, Recording, Source, Span, State
+from core.plan.flow import Ahead, Element, Elements, Growing, Hoisted, Loop, Recording, Source, Span, State
 from core.plan.instructions import Gemm, Instructions
 from core.plan.memory import Root, Stack
 
@@ -138,7 +138,7 @@ class LoopCode:
             self.step.roots[state.now] = self.f.read(self.now[state], "ptr")
         return trips
 
-    def _open_element(self, source: Source, element: Root | Recording | Span, at: IRValue) -> None:
+    def _open_element(self, source: Source, element: Element, at: IRValue) -> None:
         """Bind `element`, the body's name for element `at` of a stack."""
         f, step = self.f, self.step
         if isinstance(source, Elements | Growing | Span):

@@ -12,6 +12,7 @@ from core.plan.memory import Root, Stack, View
 __all__ = [
     "Ahead",
     "Branch",
+    "Element",
     "Elements",
     "Flattened",
     "Growing",
@@ -19,6 +20,7 @@ __all__ = [
     "Loop",
     "Pending",
     "Placed",
+    "Recorded",
     "Recording",
     "Source",
     "Span",
@@ -52,8 +54,8 @@ class Loop(Instruction):
     body: Instructions
     states: tuple[State, ...]
     condition: bool
-    over: tuple[tuple[Source, Root | Recording | Span], ...]
-    records: tuple[tuple[Recording | Elements | Span, Root | Recording | Span], ...]
+    over: tuple[tuple[Source, Element], ...]
+    records: tuple[tuple[Recorded, Element], ...]
     reverse: bool
     ops: int
     limits: tuple[int, int]
@@ -238,6 +240,12 @@ Pending = Placed | Flattened | Vacant
 
 Source = Growing | Recording | Elements | Span
 """A tensor array that an instruction reads."""
+
+Recorded = Recording | Elements | Span
+"""A tensor array that a loop records."""
+
+Element = Root | Recording | Span
+"""The element of a tensor array in the body of a loop: memory for an array, or a tensor array itself."""
 
 
 def roots_of(source: Source) -> Iterator[Root]:

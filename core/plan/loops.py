@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
 from core.plan.array_memory import begun, carry, change, do, element_type, held_type
-from core.plan.flow import Growing, Loop, Pending, State, Vacant, filled_roots, outer_roots
+from core.plan.flow import Element, Growing, Loop, Pending, Recorded, Source, State, Vacant, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.instructions import Instructions
 from core.plan.lowering import Lowering, lowers
@@ -72,29 +73,7 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     for i, each in carried.rooms.items():
         put(inner, body.results[i], each)
     carry(inner, [(body.results[i], array) for i, array in grown.items()])
-    sequence = Instructions(inner.finish())
-    limits = (
-        low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
-        low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),
-    )
-    loop = Loop(
-        sequence,
-        tuple(carried.states),
-        op.attrs["condition"],
-        tuple(over),
-        tuple(records),
-        op.attrs["reverse"],
-        ops=len(body.ops),
-        limits=limits,
-        counter=carried.state_of.get(op.attrs["counter"]),
-        outside=outer_roots(sequence, inner.own),
-        filled=filled_roots(sequence, inner.own),
-        location=op.location,
-    )
-    counters = {s.now for i, s in carried.state_of.items() if _counts(inner, body.params[i], body.results[i])}
-    terms = low.target.products.terms
-    loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
-    low.add(with_panels(low, loop, inner.own))
+    _add_loop(low, inner, op, carried, over, records)
 
     for i, state in carried.state_of.items():
         low.define(op.outputs[i], state.final)
@@ -106,6 +85,41 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
         low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], made, strict=True):
         low.define(name, recording)
+
+
+def _add_loop(
+    low: Lowering,
+    inner: Lowering,
+    op: Op,
+    carried: _Carried,
+    over: Sequence[tuple[Source, Element]],
+    records: Sequence[tuple[Recorded, Element]],
+) -> None:
+    """Append the loop, with the instructions of `inner` as its body, and with its products for several trips."""
+    body: Block = op.attrs["sub_block"]
+    instructions = Instructions(inner.finish())
+    limits = (
+        low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
+        low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),
+    )
+    loop = Loop(
+        instructions,
+        tuple(carried.states),
+        op.attrs["condition"],
+        tuple(over),
+        tuple(records),
+        op.attrs["reverse"],
+        ops=len(body.ops),
+        limits=limits,
+        counter=carried.state_of.get(op.attrs["counter"]),
+        outside=outer_roots(instructions, inner.own),
+        filled=filled_roots(instructions, inner.own),
+        location=op.location,
+    )
+    counters = {s.now for i, s in carried.state_of.items() if _counts(inner, body.params[i], body.results[i])}
+    terms = low.target.products.terms
+    loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
+    low.add(with_panels(low, loop, inner.own))
 
 
 # --- carried values ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from core.plan.array_memory import (
 )
 from core.plan.array_runs import kept_runs
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span, Vacant
+from core.plan.flow import Element, Elements, Growing, Pending, Recorded, Recording, Source, Span, Vacant
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
 from core.plan.meeting_sizes import known_size
@@ -45,7 +45,7 @@ def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source | Va
     return low.stored(entry)
 
 
-def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[tuple[Source, Root | Recording | Span]]:
+def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[tuple[Source, Element]]:
     """The stacks that a loop runs over for one of its operands: that operand, and the recordings of its sizes.
 
     Each with its element in the body; that of the operand becomes `param`.
@@ -84,7 +84,7 @@ def _inside(lengths: Recording) -> Recording:
     return replace(lengths.element)
 
 
-def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Root | Recording | Span]:
+def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Element]:
     """A stack that a loop runs over, and its element in the body, which becomes `param`."""
     entry = low.entry(stack)
     if isinstance(entry, Growing | Pending):
@@ -121,7 +121,7 @@ def record(
     root: Root | None,
     length: int | None,
     over: Sequence[Source],
-) -> tuple[Recording | Elements | Span, Root | Recording | Span]:
+) -> tuple[Recorded, Element]:
     """The stack that the loop makes of `name`, a result of its body, and the element that a trip writes.
 
     output: the variable of the stack.
@@ -305,7 +305,7 @@ def _with_source(low: Lowering, runs: Recording) -> Recording:
     return replace(runs, source=whole, order=over.runs.order, whole=over.runs.whole)
 
 
-def _check_lasts(inner: Lowering, element: Recording | Elements | Span | None) -> None:
+def _check_lasts(inner: Lowering, element: Recorded | None) -> None:
     """Raise Unsupported if the elements of runs inside a stack do not outlive the trip that records it."""
     while isinstance(element, Recording):
         if (element.lent or isinstance(element.element, Span)) and _is_own(inner, element.element):

@@ -6,6 +6,7 @@ differentiates the result again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from core.autodiff.activity import FLOWS
@@ -94,23 +95,16 @@ def if_else_adjoint(
     sides_of = {i: [f.get(name) for f, name in zip(found, names[i], strict=True)] for i in roles.passed}
     reached = [i for i, pair in sides_of.items() if any(ct is not None for ct in pair)]
     tables = [i for i in reached if _by_rows(sides_of[i])]
-    sides: list[Side] = []
-    returned: list[list[Value]] = []
+    returned: list[list[str]] = []
     for which, each in enumerate(inner):
-        returned.append([])
-        for i in reached:
-            name, ct = names[i][which], sides_of[i][which]
-            if i in tables:
-                rows = ct if isinstance(ct, SparseRows) else _no_rows(each.b, each.b.value(name))
-                returned[-1] += [rows.rows, rows.values]
-            elif ct is None:
-                returned[-1].append(zero_cotangent(each.b, each.b.value(name)))
-            else:
-                returned[-1].append(each.cotangents.dense(name, ct, "other_branch", op.location))
+        arriving = {names[i][which]: sides_of[i][which] for i in reached}
+        results = _returned(each, op, arriving, {names[i][which] for i in tables})
         for other in inner:
             for ct in other.cotangents.recorded.values():
-                returned[-1].append(ct if other is each else empty(each.b, ct.type))
-        sides.append(Side.of(each, [v.name for v in returned[-1]], op.attrs["memory"], op.attrs["checkpoints"]))
+                results.append(ct if other is each else empty(each.b, ct.type))
+        returned.append([value.name for value in results])
+    memory = op.attrs["memory"], op.attrs["checkpoints"]
+    sides = [Side.of(each, results, *memory) for each, results in zip(inner, returned, strict=True)]
 
     operands = [i for i in roles.passed if any(n in s.reads for n, s in zip(names[i], sides, strict=True))]
     kept = [[n for n in s.reads if n not in s.adjoint.block.params] for s in sides]
@@ -124,7 +118,7 @@ def if_else_adjoint(
         for i, value in enumerate(saved):
             slots.append(own.get(i) or s.adjoint.b.param(value.type).name)
         params = [*(names[i][which] for i in operands), *slots, *(c.name for c in cotangents[which])]
-        adjoints.append(s.adjoint.part(s.ops, params, [v.name for v in returned[which]]))
+        adjoints.append(s.adjoint.part(s.ops, params, returned[which]))
 
     values = [a.b.value(op.inputs[i]) for i in operands]
     given_cts = [ct for ct in cts if ct is not None]
@@ -147,6 +141,23 @@ def if_else_adjoint(
         result[i] = SparseRows(next(left), next(left)) if i in tables else next(left)
     a.cotangents.recorded.update(zip((key for each in inner for key in each.cotangents.recorded), left, strict=True))
     return result
+
+
+def _returned(side: Adjoint, op: Op, cts: Mapping[str, Cotangent | None], tables: Set[str]) -> list[Value]:
+    """The cotangents that one side returns, by its name of each operand; zeros for those that it does not reach.
+
+    tables: operands whose cotangents leave as rows.
+    """
+    found: list[Value] = []
+    for name, ct in cts.items():
+        if name in tables:
+            rows = ct if isinstance(ct, SparseRows) else _no_rows(side.b, side.b.value(name))
+            found += [rows.rows, rows.values]
+        elif ct is None:
+            found.append(zero_cotangent(side.b, side.b.value(name)))
+        else:
+            found.append(side.cotangents.dense(name, ct, "other_branch", op.location))
+    return found
 
 
 def _by_rows(sides: list[Cotangent | None]) -> bool:

@@ -36,9 +36,8 @@ def _keep_mask(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream
     """Bool mask, true with probability 1 - p, drawn per element of x, or per position along `axes` if given."""
     if axes is not None:
         shared_axes = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
-        x = (
-            reduce_sum(x, axes=shared_axes, keepdims=True) if shared_axes else x
-        )  # the values are unused; only the shape matters
+        if shared_axes:
+            x = reduce_sum(x, axes=shared_axes, keepdims=True)  # for its shape: nothing reads its values
     uniform = uniform_random_like(stop_gradient(x), key, seed=seed, stream=stream)
     return greater_equal(uniform, full_like(uniform, value=p))
 
