@@ -42,7 +42,7 @@ class Densified:
     location: Location | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """The members of the JSON document."""
         at = self.location and self.location.as_document()
         return {"variable": self.variable, "reason": self.reason, "at": at}
 

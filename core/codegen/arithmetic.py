@@ -105,7 +105,7 @@ class Arithmetic:
         return self.intrinsic("fma", self.splat(a, lanes), b, c)
 
     def convert(self, value: IRValue, dtype: str) -> IRValue:
-        """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0.
+        """Convert as numpy's astype does, but a float out of an integer's range saturates, and NaN becomes 0.
 
         dtype: neither this nor that of the value is a 16-bit float.
         """

@@ -27,7 +27,7 @@ DEPTH = 256
 """Steps along k in one block, whose sums are then added to the result. Rows of b and lines of a fit in the cache."""
 
 FAR_DEPTH = 16
-"""The same for a b that comes from far: a processor fetches so many rows ahead at the same time. Even."""
+"""Steps in one block, an even number, if b comes from far: a processor fetches so many rows ahead at the same time."""
 
 FAR_ROW, FAR_BYTES = 2**11, 2**19
 """Bytes of a row, and of all rows, from which on b comes from far."""

@@ -66,7 +66,7 @@ class Function(Arithmetic):
     # --- 16-bit floats -------------------------------------------------------------------------------------------
 
     def convert(self, value: IRValue, dtype: str) -> IRValue:
-        """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0.
+        """Convert as numpy's astype does, but a float out of an integer's range saturates, and NaN becomes 0.
 
         float64 to bfloat16 rounds to float32 first, as ml_dtypes does.
         """

@@ -61,7 +61,7 @@ from end to end, and for an a stored by columns.
 """
 
 TILED_ROWS_BYTES = 2 * ROWS_BYTES
-"""The same, if the CPU multiplies tiles: such a CPU has a larger second cache."""
+"""ROWS_BYTES of a CPU that multiplies tiles: it has a larger second cache."""
 
 TILED_PANELS = 3
 """Fewest panels of a part that share packed rows of a, if the CPU multiplies tiles."""

@@ -79,7 +79,7 @@ def _turned_in_tiles(
     module: Module, f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue],
     rows: tuple[IRValue, IRValue],
 ) -> None:  # fmt: skip
-    """The same for an a that is stored by columns: squares of pairs are transposed in registers."""
+    """Pack rows of an a that is stored by columns: squares of pairs are transposed in registers."""
     (first, end), tall, apart = rows, p.tile[0], p.a[1]
     whole_rows = f.binary("sub", end, f.op(f"srem {f.binary('sub', end, first)}, {SIDE}", "int64"))
     whole_steps = f.binary("sub", steps[1], f.op(f"srem {steps[1]}, {SIDE}", "int64"))

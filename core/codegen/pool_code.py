@@ -40,7 +40,7 @@ FUTEX = {"x86_64": 202, "aarch64": 98}
 """Number of the system call, by machine."""
 
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
-"""Its operations, private to the process."""
+"""Operations of the system call futex, private to the process."""
 
 PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ""), "aarch64": ("llvm.aarch64.isb", "i32 15")}
 """The intrinsic that marks a spinning thread for the processor, and its argument."""

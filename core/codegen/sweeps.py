@@ -22,7 +22,7 @@ STRAIGHT = 450
 more than there are registers: it is no faster than sweeps."""
 
 STRAIGHT_ONCE = 300
-"""The same for a single row, such as an update of small parameters, if no sum needs its values again."""
+"""Most vector instructions of a single row, such as an update of small parameters, if no sum needs its values again."""
 
 UNROLLED = 1500
 """Most vector instructions of the slices of a long row, or of the rows of a block, that are computed together."""

@@ -47,7 +47,7 @@ MOST_ALIGNMENT = 16
 """Bytes; no algorithm needs more."""
 
 ROWS, TERMS, COLUMNS = 24, 40, 16
-"""Of the products that are computed to check the library."""
+"""Sizes of the products that are computed to check the library."""
 
 
 class _Found(ctypes.Structure):

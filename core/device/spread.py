@@ -41,7 +41,7 @@ FRUGAL = frozenset((
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "div", "exp", "expm1", "log", "log1p", "logsigmoid",
     "rsqrt", "sigmoid", "sinh", "softplus", "sqrt", "tanh",
 ))  # fmt: skip
-"""Those of the expensive ops that take no more than OTHER_REGISTERS in float32. Kernels with others, or with float64
+"""Expensive ops that take no more registers than OTHER_REGISTERS in float32. Kernels with others, or with float64
 numbers, have as many registers as the assembler gives them.
 """
 

@@ -229,7 +229,7 @@ def _item(annotation: Any, position: int, raw: Any) -> Any:
 
 
 def _chosen(alternatives: tuple[Any, ...], raw: Any) -> Any:
-    """The one of a union that a JSON value of this type can be."""
+    """The type, among the alternatives of a union, that a JSON value like `raw` can have."""
     for each in alternatives:
         inner = typing.get_args(each)[0] if typing.get_origin(each) is Annotated else each
         origin = typing.get_origin(inner)

@@ -62,7 +62,7 @@ def _is_number(type: Type) -> bool:
 
 
 def _labels_first(block: Block) -> list[tuple[int, Op]]:
-    """The same, for those that depend on labels alone."""
+    """The ops in order, those that depend on labels alone before the others."""
     if not any(op.type == "class_index" for op in block.ops):
         return list(enumerate(block.ops))
     known = set(block.params)  # available without running any other op, or after ops that come first

@@ -203,5 +203,5 @@ def _along(rows: Rows, c: View) -> Rows | None:
 
 
 def _steps(view: View) -> tuple[int, ...]:
-    """Its strides, without those of axes of a single element."""
+    """The strides of an array, without those of axes of a single element."""
     return tuple(step for n, step in zip(view.shape, view.strides, strict=True) if n > 1)

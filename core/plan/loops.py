@@ -31,7 +31,7 @@ class Unsteady(Unsupported):
 
 @lowers("loop")
 def lower_loop(low: Lowering, op: Op) -> None:
-    """As if carried arrays keep their open sizes, and if the body does not show that, with sizes that it carries."""
+    """Carried arrays keep their open sizes; if the body does not show that, the loop carries the sizes, too."""
     unsteady = low.shared.unsteady  # else nested loops would be lowered twice for each loop around them
     if id(op) not in unsteady:
         try:

@@ -46,7 +46,7 @@ def with_panels(low: Lowering, loop: Loop, own: Collection[Root]) -> Loop:
 
 
 def _in_panels(low: Lowering, each: Gemm) -> Iterator[Gemm]:
-    """The same product with its weight in panels, and one for the columns that fill none."""
+    """The product with its weight in panels, and one for the columns that fill none."""
     width = low.target.products.panel(each)
     if width == 0:
         yield each

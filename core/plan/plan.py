@@ -21,7 +21,7 @@ The reference executor runs the block then.
 """
 
 OUTGROWN = "outgrown"
-"""The same if a size of a run is larger than the code has memory for; a plan with larger sizes covers it."""
+"""Code of a check that fails if a size of a run is larger than the code has memory for: a larger plan covers it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def _as_long(name: str, types: Mapping[str, Type], made: Made, known: dict[str, 
 def _as_long_as(
     op: Op, name: str, types: Mapping[str, Type], made: Made, known: dict[str, frozenset[str]]
 ) -> frozenset[str]:
-    """The same for the array `name` that `op` makes."""
+    """`_as_long` for the array `name`, which `op` makes."""
     if op.type == "array_unstack":
         return frozenset((name,))
     if op.type in ("assign", "stop_gradient", "fill_zeros_like", "array_chunks", "array_fill", "array_flatten"):

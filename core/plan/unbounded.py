@@ -240,7 +240,7 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
 
 @rule("padded_like", "padded_rows", "sequence_mask")
 def _padded(low: Lowering, op: Op) -> None:
-    """As wide as the longest sequence."""
+    """The result is as wide as the longest sequence."""
     number = sizes_of(low, op.inputs[0])
     of, lengths = Maker(low), low.entry(op.inputs[0])
     longest = reshaped(low, of.reduce("max", of.cast(lengths, "int64"), frozenset({0})), ())

@@ -182,5 +182,5 @@ class Checkpoints:
                 await self.delete_file(key)
 
     async def named(self, keys: set[str]) -> set[str]:
-        """Those of `keys` that are files of checkpoints. Raises StorageError."""
+        """The files of checkpoints among `keys`. Raises StorageError."""
         return await self.store.read(lambda db: rows.known(db, keys))

@@ -26,7 +26,7 @@ def parser_behind(protocol: Any, body_bytes: int) -> httptools.HttpRequestParser
 
 
 class _Callbacks:
-    """Those of the protocol, from the time that `reports` is set: the protocol has seen the head."""
+    """The callbacks of the protocol, called from the time that `reports` is set: the protocol has seen the head."""
 
     def __init__(self, protocol: Any) -> None:
         self.reports = False

@@ -137,7 +137,7 @@ async def stored(recorded: Recorded, objects: Objects) -> bytes:
 
 
 async def kept(keys: set[str], objects: Objects) -> set[str]:
-    """Those of `keys`, files of answers, that are not too old to be named by a row. Raises OSError."""
+    """The files of answers among `keys` that are not too old to be named by a row. Raises OSError."""
     return await asyncio.to_thread(lambda: {key for key in keys if objects.age(key) <= KEPT_S})
 
 

@@ -142,10 +142,10 @@ SAMPLE_COLUMNS: dict[str, Any] = {
 """The sample dataset: y = 1 + 2 a - b for the two features a and b in x, the feeds of the regression."""
 
 SAMPLE_DATASET = "dst_h7opdnqiatxfd32fvtrv63cr5y"
-"""Its id, which comes from its content."""
+"""The id of the sample dataset, which comes from its content."""
 
 SAMPLE_CSV = "a,b,y\n0,0,1\n0,1,0\n1,0,3\n1,1,2\n2,0,5\n0,2,-1\n2,1,4\n2,2,3\n"
-"""The same table as the content of the sample upload."""
+"""The content of the sample upload: the same table."""
 SAMPLE_JOB = "job_samplejobofregression22222"
 
 SAMPLE_JOB_SETTINGS: dict[str, Any] = {

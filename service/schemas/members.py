@@ -32,11 +32,9 @@ __all__ = [
 ]
 
 PROGRAM: Any = Field(description="A program: its blocks of ops, and the functions that it calls.")
-"""Of a member with a program document."""
 LABELS: Any = Field(description="Labels, for people and tools: name -> text.")
-"""Of labels. Their bounds differ between resources."""
 NAME: Any = Field(description="Name for people; it need not be unique.")
-"""Of the name of a resource. Its bounds differ, too."""
+"""Descriptions of members whose types or bounds differ between resources."""
 
 NextPage = Annotated[str | None, Field(description="`page_token` of the next page; null on the last one.")]
 Created = Annotated[float, Field(description="Time of creation, in seconds since 1970.")]

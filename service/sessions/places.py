@@ -33,7 +33,7 @@ class Quota(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Of a session that is being opened."""
+    """The place of a session that is being opened, in the quotas of its tenant."""
 
     tenant: str
     id: str
@@ -86,7 +86,7 @@ class Places:
             raise HttpProblem("quota-exceeded", text, limit=limits.session_bytes)
 
     def leave(self, place: Place) -> None:
-        """Its session is open, or could not be opened."""
+        """Give up a place: its session is open and counts by itself, or could not be opened."""
         self._opening.remove(place)
 
     async def used(self, tenant: str) -> tuple[int, int]:

@@ -168,7 +168,7 @@ class SessionRegistry:
         return await self._copies.is_current(session)
 
     async def named(self, keys: set[str]) -> set[str]:
-        """Those of `keys`, files of stored sessions, whose sessions exist. Raises StorageError."""
+        """The files among `keys` whose sessions exist. Raises StorageError."""
         assert self._stored is not None
         return await self._stored.named(keys)
 

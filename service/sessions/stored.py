@@ -318,7 +318,7 @@ class StoredSessions:
     # Files
 
     async def named(self, keys: set[str]) -> set[str]:
-        """Those of `keys`, files of journals and checkpoints, whose sessions exist."""
+        """The files of journals and checkpoints among `keys` whose sessions exist."""
         ids = sorted({session_of(key) for key in keys})
 
         def work(connection: Connection) -> set[str]:

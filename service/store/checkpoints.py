@@ -89,7 +89,7 @@ def expired(db: Connection, now: float) -> list[str]:
 
 
 def known(db: Connection, keys: Collection[str]) -> set[str]:
-    """Those of `keys` that belong to a checkpoint."""
+    """The keys among `keys` that belong to a checkpoint."""
     listed, found = list(keys), set()
     for begin in range(0, len(listed), WIDTH):
         found |= set(db.execute(select(table.c.key).where(table.c.key.in_(listed[begin : begin + WIDTH]))).scalars())

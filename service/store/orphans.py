@@ -19,7 +19,7 @@ ORPHAN_S = 3600.0
 """Time after which a file without a row is deleted: its row may be on its way."""
 
 Named = Callable[[set[str]], Awaitable[set[str]]]
-"""Those of some keys that rows name. Raises StorageError."""
+"""A function that returns the keys, among those given, that rows name. Raises StorageError."""
 
 
 class Orphans:

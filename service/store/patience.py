@@ -21,14 +21,15 @@ LEAST_S = 1.0
 """A call that has reached its deadline may still store that it has ended."""
 
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
-"""Of the present request, a value of time.monotonic(); None without one."""
+"""The deadline of the present request, a value of time.monotonic(); None without a request."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Of one use of the store.
+    """The time that one use of the store may take.
 
-    begins, ends: when it has to at the latest, values of time.monotonic(). is_over: whether an answer was late.
+    begins, ends: when the use has to begin and to end at the latest, values of time.monotonic().
+    is_over:      whether an answer was late.
     """
 
     begins: float

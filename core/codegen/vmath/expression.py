@@ -142,7 +142,7 @@ class Number:
         return Number(self.function, self.function.bitcast(self.value, _FLOAT[self.dtype]))
 
     def to(self, dtype: str) -> Number:
-        """As numpy's astype."""
+        """Convert as numpy's astype does."""
         return Number(self.function, self.function.convert(self.value, dtype))
 
     def call(self, intrinsic: str, *others: Number | float) -> Number:

@@ -36,7 +36,7 @@ def summed(xp: Any, x: Any, axes: tuple[int, ...] | None, keepdims: bool = False
 
 
 def _side_by_side(x: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the axes that NumPy sums in pairs: the last ones, if nothing else comes after them in memory."""
+    """The axes that NumPy sums in pairs: the last ones, if nothing else comes after them in memory."""
     last = x.ndim
     while x.flags.c_contiguous and last - 1 in axes:
         last -= 1

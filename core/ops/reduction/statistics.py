@@ -208,7 +208,7 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
 
 
 def _largest_term(size, nonzero, p: float, axes):
-    """The one of the nonzero sizes with the largest power, without a gradient; 1 if it is not finite, or there is none.
+    """The nonzero size with the largest power, without a gradient; 1 if it is not finite, or there is none.
 
     A norm is homogeneous: divided by this number its powers neither overflow nor all underflow, and all of its
     derivatives are the same.

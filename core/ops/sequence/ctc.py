@@ -160,7 +160,7 @@ def _collapsed(path, blank):
 
 
 def _ctc(log_probs, labels, times, sizes, blank=0):
-    """The same by enumeration of all paths."""
+    """The loss by enumeration of all paths, for examples."""
     out = []
     for i, (t, n) in enumerate(zip(times, sizes, strict=True)):
         paths = itertools.product(range(log_probs.shape[2]), repeat=int(t))

@@ -314,7 +314,7 @@ def _transposed(x, f, size, **attrs):
 
 
 def _by_channel(x, f, size, **attrs):
-    """The same for a filter with one group per channel of x."""
+    """The transpose, by its definition, for a filter with one group per channel of x."""
     every = range(x.shape[1])
     return np.concatenate([_transposed(x[:, [i]], f[[i]], size, **attrs) for i in every], axis=1)
 

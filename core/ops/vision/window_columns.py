@@ -69,7 +69,7 @@ def tiles_of(
 
 
 def columns_of_tiles(x, kernel: tuple[int, ...], counts: tuple[int, ...]):
-    """As `columns_of`, of tiles."""
+    """The columns of windows that are tiles: they touch, and do not overlap (see `columns_of`)."""
     rank = len(kernel)
     parts = ((x.shape[0],), (x.shape[1],), *zip(counts, kernel, strict=True))
     order = (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
@@ -77,7 +77,7 @@ def columns_of_tiles(x, kernel: tuple[int, ...], counts: tuple[int, ...]):
 
 
 def image_of_tiles(x, kernel: tuple[int, ...], counts: tuple[int, ...]):
-    """As `image_of`, of tiles."""
+    """The image with these columns of tiles (see `image_of`)."""
     rank = len(kernel)
     parts = ((x.shape[0],), (x.shape[1] // math.prod(kernel), *kernel), counts)
     places = tuple(at for i in range(rank) for at in (2 + rank + i, 2 + i))

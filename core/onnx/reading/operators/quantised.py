@@ -49,7 +49,7 @@ def _along(node: Node, each: Tensor, x: Tensor, what: str) -> Tensor:
 
 @converter("QuantizeLinear")
 def quantize(node: Node) -> Tensor:
-    """Its gradient is zero: it is piecewise constant."""
+    """The gradient of a quantisation is zero: it is piecewise constant."""
     x, scale, zero = node[0], node[1], node.get(2)
     chosen = int(node.attr("output_dtype", 0))
     dtype = zero.dtype if zero is not None else dtype_name(chosen) if chosen else "uint8"

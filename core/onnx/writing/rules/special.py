@@ -17,7 +17,7 @@ DEGREES = {"float32": 13, "float64": 30}
 
 @cache
 def _tail_coefficients(dtype: str) -> tuple[float, ...]:
-    """Of ``log(erfc(a) exp(a^2) / t)`` in Chebyshev polynomials of ``2 t - 1``, where ``t = 2 / (2 + a)``."""
+    """Coefficients of ``log(erfc(a) exp(a^2) / t)``, t = 2 / (2 + a), in Chebyshev polynomials of ``2 t - 1``."""
 
     def wanted(u):
         t = np.maximum((u + 1) / 2, 1e-300)
@@ -29,7 +29,7 @@ def _tail_coefficients(dtype: str) -> tuple[float, ...]:
 
 @cache
 def _core_coefficients() -> tuple[float, ...]:
-    """Of ``erf(x) / x`` in Chebyshev polynomials of ``2 x^2 - 1``, for x up to 1."""
+    """Coefficients of ``erf(x) / x`` in Chebyshev polynomials of ``2 x^2 - 1``, for x up to 1."""
 
     def wanted(u):
         x = np.sqrt(np.maximum((u + 1) / 2, 1e-300))
