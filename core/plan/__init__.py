@@ -58,6 +58,8 @@ From ops to instructions:
     nested_sizes, element_sizes, scan_lengths
                   largest sizes of arrays that loops and branches carry, record and return, of elements of tensor
                   arrays, and of their number
+    array_rules   the table of lowerings of ops on tensor arrays
+    array_elements  the types of their elements, and the open sizes that these share
     array_memory  tensor arrays that grow: memory, copies, records
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code

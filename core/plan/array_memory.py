@@ -6,134 +6,45 @@ and copied otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from core.ir import Op, StackType, TensorType, Type
+from core.plan.array_elements import common_sizes, element_type, held_type, shape_of, sizes_of_elements
 from core.plan.entries import Uniform
-from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
+from core.plan.flow import Flattened, Growing, Pending, Placed, Recording, Source, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
 from core.plan.instructions import Instructions
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import same_size
 from core.plan.memory import Root, Stack, View, bytes_of, contiguous
-from core.plan.registering import registering
-from core.plan.sizes import Size, element_of_all, open_axes
+from core.plan.sizes import element_of_all, open_axes
 from core.plan.unsupported import Unsupported
 
 __all__ = [
     "RECORD_BYTES",
-    "RULES",
     "WORD_BYTES",
     "add_array",
     "begun",
     "carry",
     "change",
-    "common_sizes",
     "copied",
     "do",
-    "element_type",
     "fitted",
-    "held_type",
     "index_of",
-    "keep_common",
     "kept",
     "moved",
     "new_stack",
     "put_sizes",
     "recorded",
-    "rule",
-    "set_common",
-    "shape_of",
-    "sizes_of_elements",
     "sum_in_place",
-    "takes_arrays",
 ]
-
-RULES: dict[str, Callable[[Lowering, Op], None]] = {}
-"""Type of an op -> the function that lowers it if it takes or returns tensor arrays."""
-
-KEEPING = frozenset({"assign", "stop_gradient", "fill_zeros_like", "array_fill", "array_erase", "sum"})
-"""Ops on tensor arrays whose result has elements like those of all operands."""
-
-DIVIDING = frozenset({"array_chunks", "array_flatten", "array_regroup"})
-"""Ops whose result has the elements of the first operand, in other runs."""
-
-COMMON = KEEPING | DIVIDING | {"array_join", "array_length", "array_read", "array_take"}
-"""Ops whose rules take tensor arrays whose elements have common open sizes."""
 
 WORD_BYTES = 8
 """Bytes of a slot that holds a size."""
 
 RECORD_BYTES = 2 * WORD_BYTES
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
-
-
-rule = registering(RULES)
-"""Decorator: the function lowers the ops of these types on tensor arrays."""
-
-
-def takes_arrays(low: Lowering, op: Op) -> bool:
-    """Whether `op` has a rule here and takes or returns tensor arrays.
-
-    Raises Unsupported for an array whose elements have common open sizes, if the rule takes none.
-    """
-    if op.type not in RULES:
-        return False
-    if op.type not in COMMON and any(
-        common_sizes(low, n) for n in op.inputs if isinstance(low.types.get(n), StackType)
-    ):
-        raise Unsupported("tensor arrays whose elements have unknown or no sizes")
-    return any(isinstance(low.types.get(n), StackType) for n in (*op.inputs, *op.outputs))
-
-
-def set_common(low: Lowering, array: str, sizes: Mapping[int, Size]) -> None:
-    """Set the open sizes that all elements of a tensor array have; its type has the largest ones."""
-    if sizes:
-        low.sizes[array] = dict(sizes)
-
-
-def common_sizes(low: Lowering, array: str) -> Mapping[int, Size]:
-    """The open sizes that all elements of a tensor array are known to have."""
-    return low.sizes.get(array, {})
-
-
-def keep_common(low: Lowering, op: Op) -> None:
-    """Set the common sizes of the tensor array that `op` makes of arrays with such sizes."""
-    made = low.types[op.outputs[0]]
-    if op.type not in KEEPING | DIVIDING or not isinstance(made, StackType):
-        return
-    first, *others = (n for n in op.inputs if isinstance(low.types.get(n), StackType))
-    element, sizes = element_of_all(low.types[first]), common_sizes(low, first)
-    for each in others if op.type in KEEPING else ():
-        own = common_sizes(low, each)
-        if element_of_all(low.types[each]) != element or own.keys() != sizes.keys():
-            return
-        if not all(same_size(low, sizes[axis], own[axis]) for axis in sizes):
-            return
-    if sizes:
-        low.types[op.outputs[0]] = _of_elements(made, element)
-        set_common(low, op.outputs[0], sizes)
-
-
-def _of_elements(array: Type, element: Type) -> Type:
-    """The type of a tensor array, or of one of tensor arrays, with other elements inside."""
-    return StackType(_of_elements(array.element, element)) if isinstance(array, StackType) else element
-
-
-def element_type(low: Lowering, type: Type) -> TensorType:
-    """The type of the elements of a tensor array. Raises Unsupported unless generated code can hold them in slots."""
-    if not low.target.grows:
-        raise Unsupported("tensor arrays that grow")
-    element = type.element if isinstance(type, StackType) else None
-    if not isinstance(element, TensorType):
-        raise Unsupported("tensor arrays of tensor arrays")
-    if not element.is_static or 0 in element.shape:
-        raise Unsupported("tensor arrays whose elements have unknown or no sizes")
-    if element.dtype not in low.target.dtypes:
-        raise Unsupported(f"no machine code for {element.dtype}")
-    return element
 
 
 def begun(low: Lowering, type: Type, declared: Type | None = None) -> Growing:
@@ -147,29 +58,6 @@ def begun(low: Lowering, type: Type, declared: Type | None = None) -> Growing:
     axes = open_axes(element_of_all(declared)) if declared is not None else []
     sizes = tuple((axis, element.shape[axis], begun(low, StackType(TensorType((), "int64")))) for axis in axes)
     return Growing(stack, low.allocate((), "int64", "count"), element.shape, element.dtype, sizes=sizes)
-
-
-def held_type(low: Lowering, name: str) -> Type:
-    """The type of a variable; that of a tensor array with the largest sizes of the arrays inside, if its value tells
-    them.
-    """
-    type = low.types[name]
-    return _stack_type(type, low.entry(name)) if isinstance(type, StackType) else type
-
-
-def _stack_type(type: StackType, entry: object) -> StackType:
-    if isinstance(type.element, StackType):
-        inside = entry.element if isinstance(entry, Recording) and isinstance(entry.element, Recording) else entry
-        return StackType(_stack_type(type.element, inside))
-    if isinstance(entry, Vacant):
-        return StackType(entry.type)
-    if isinstance(entry, Placed):
-        return StackType(TensorType(entry.value.shape, entry.value.dtype))
-    if not isinstance(entry, Growing | Recording) or not isinstance(type.element, TensorType):
-        return type
-    bounds = {axis: bound for axis, bound, _ in entry.sizes}
-    shape = tuple(bounds.get(axis, n) for axis, n in enumerate(type.element.shape))
-    return StackType(TensorType(shape, type.element.dtype))
 
 
 def new_stack(low: Lowering, slot_bytes: int, kept: bool = False) -> Stack:
@@ -204,11 +92,6 @@ def moved(low: Lowering, name: str) -> Source:
     found = low.entry(name)
     assert isinstance(found, Growing)
     return found
-
-
-def sizes_of_elements(source: Source) -> tuple[tuple[int, int, Any], ...]:
-    """(axis, largest size, array of the sizes) for each axis of the elements whose size only the run tells."""
-    return source.sizes if isinstance(source, Growing | Recording) else ()
 
 
 def carry(low: Lowering, pairs: Sequence[tuple[str, Growing]]) -> None:
@@ -281,17 +164,6 @@ def _copy(low: Lowering, target: Growing, source: Source) -> None:
 def _alike(target: Growing, sizes: Sequence[tuple[int, int, Any]]) -> bool:
     """Whether the same sizes of the elements of `target` are known only when it runs."""
     return [each[:2] for each in target.sizes] == [each[:2] for each in sizes]
-
-
-def shape_of(source: Source) -> tuple[tuple[int, ...], str] | None:
-    """The shape and dtype of the elements; None for recordings, whose types are those of their variables."""
-    if isinstance(source, Growing):
-        return source.shape, source.dtype
-    if isinstance(source, Elements | Span):
-        return source.view.shape[1:], source.view.dtype
-    if source.element is not None:
-        raise Unsupported("tensor arrays of tensor arrays")
-    return None
 
 
 def do(

@@ -5,19 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.ir import HOLE, Op
-from core.plan.array_memory import (
-    RECORD_BYTES,
-    add_array,
-    begun,
-    change,
-    copied,
-    element_type,
-    moved,
-    new_stack,
-    recorded,
-    rule,
-    shape_of,
-)
+from core.plan.array_elements import element_type, shape_of
+from core.plan.array_memory import RECORD_BYTES, add_array, begun, change, copied, moved, new_stack, recorded
+from core.plan.array_rules import rule
 from core.plan.flow import Elements, Flattened, Growing, Recording, Source, Span
 from core.plan.growing import ArrayOp, Flatten, MakeRuns
 from core.plan.lowering import Lowering

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, StackType, TensorType
-from core.plan.array_memory import begun, carry, held_type
+from core.plan.array_elements import held_type
+from core.plan.array_memory import begun, carry
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Branch, Growing, Source, Vacant, filled_roots, outer_roots
 from core.plan.instructions import Instructions

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
-from core.plan.array_memory import begun, carry, change, do, element_type, held_type
+from core.plan.array_elements import element_type, held_type
+from core.plan.array_memory import begun, carry, change, do
 from core.plan.flow import Element, Growing, Loop, Pending, Recorded, Source, State, Vacant, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.instructions import Instructions

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from core.ir import HOLE, Op, StackType, TensorType
-from core.plan.array_memory import common_sizes, do, element_type, moved, rule, set_common, shape_of
+from core.plan.array_elements import common_sizes, element_type, set_common, shape_of
+from core.plan.array_memory import do, moved
+from core.plan.array_rules import rule
 from core.plan.compose import Maker
 from core.plan.flow import Elements, Span
 from core.plan.growing import OpenSpan

@@ -10,18 +10,8 @@ from collections.abc import Callable
 
 from core.ir import HOLE, Op, StackType, TensorType
 from core.ir.precision import is_half
-from core.plan.array_memory import (
-    begun,
-    change,
-    do,
-    fitted,
-    held_type,
-    index_of,
-    moved,
-    put_sizes,
-    sizes_of_elements,
-    sum_in_place,
-)
+from core.plan.array_elements import held_type, sizes_of_elements
+from core.plan.array_memory import begun, change, do, fitted, index_of, moved, put_sizes, sum_in_place
 from core.plan.compose import Maker
 from core.plan.element_sizes import cut_type, vacant_type
 from core.plan.entries import Uniform

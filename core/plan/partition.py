@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
-from core.plan.array_memory import RULES
+from core.plan.array_rules import RULES
 from core.plan.build import plan_block
 from core.plan.code_size import too_large
 from core.plan.open_elements import OPEN_RULES

@@ -6,16 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, StackType
-from core.plan.array_memory import (
-    RECORD_BYTES,
-    WORD_BYTES,
-    common_sizes,
-    element_type,
-    held_type,
-    kept,
-    moved,
-    set_common,
-)
+from core.plan.array_elements import common_sizes, element_type, held_type, set_common
+from core.plan.array_memory import RECORD_BYTES, WORD_BYTES, kept, moved
 from core.plan.array_runs import kept_runs
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Element, Elements, Growing, Pending, Recorded, Recording, Source, Span, Vacant

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from core.ir import Op, StackType, TensorType
 from core.ir.precision import is_half
-from core.plan.array_memory import (
-    begun,
-    change,
-    common_sizes,
-    do,
-    element_type,
-    index_of,
-    moved,
-    rule,
-    shape_of,
-    sum_in_place,
-)
+from core.plan.array_elements import common_sizes, element_type, shape_of
+from core.plan.array_memory import begun, change, do, index_of, moved, sum_in_place
+from core.plan.array_rules import rule
 from core.plan.array_runs import complete, sum_of_runs
 from core.plan.flow import Elements, Flattened, Pending, Placed, Recording
 from core.plan.growing import Flatten

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from core.ir import HOLE, Op, inner_blocks
 from core.ir.registry import lookup
 from core.ir.stop import poll
-from core.plan.array_memory import RULES, keep_common, takes_arrays
+from core.plan.array_elements import keep_common
+from core.plan.array_rules import RULES, takes_arrays
 from core.plan.constants import lower_constant
 from core.plan.early import early_first
 from core.plan.empty import has_empty, lower_empty

@@ -40,7 +40,7 @@ def definite(dtype: str, *shape: int) -> np.ndarray:
 
 
 def close(found: np.ndarray, wanted: np.ndarray, dtype: str, size: int) -> None:
-    """Whether two products differ by the rounding of `size` steps, in parts of the largest number."""
+    """Assert that two products differ by the rounding of `size` steps at most, in parts of the largest number."""
     np.testing.assert_allclose(found, wanted, rtol=0, atol=8 * size * np.finfo(dtype).eps * np.abs(wanted).max())
 
 
