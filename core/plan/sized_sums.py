@@ -58,6 +58,7 @@ def _extreme(low: Lowering, op: Op, over: frozenset[int]) -> None:
         of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
     entry = whole(low, x, identity_of_extreme(as_dtype(type.dtype), -1 if kind == "max" else 1), over)
     low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
+    clear_integers(low, op)  # the extreme of no elements is none of them
 
 
 def summed(low: Lowering, kind: str, x: str, over: frozenset[int], type: TensorType) -> Entry:
