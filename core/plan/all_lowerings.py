@@ -20,6 +20,7 @@ from core.plan import (  # noqa: F401
     merging,
     moments,
     movement,
+    open_slices,
     ordered,
     pooling,
     ragged,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.plan import along_open, walk
+from core.plan import open_slices, walk
 from core.plan.derived_sizes import DerivedSizes
 from core.plan.destinations import Destinations
 from core.plan.memory import Root, View
@@ -44,11 +44,11 @@ def test_a_refused_op_undoes_what_it_did_to_the_sums(monkeypatch: pytest.MonkeyP
 def test_positions_of_a_slice_belong_to_their_size_alone(monkeypatch: pytest.MonkeyPatch):
     """A later size may have the address of an earlier one that exists no more."""
     low: Any = SimpleNamespace(derived=DerivedSizes())
-    monkeypatch.setattr(along_open, "_new_places", lambda _low, _part, size: (size.bound, size.length))
+    monkeypatch.setattr(open_slices, "_new_places", lambda _low, _part, size: (size.bound, size.length))
 
-    found = [along_open._places(low, slice(0, None, 1), Size(n + 1, scalar()))[0] for n in range(50)]
+    found = [open_slices._places(low, slice(0, None, 1), Size(n + 1, scalar()))[0] for n in range(50)]
     size = Size(7, scalar())
-    again = [along_open._places(low, slice(0, None, 1), size)[1] for _ in range(2)]
+    again = [open_slices._places(low, slice(0, None, 1), size)[1] for _ in range(2)]
 
     assert found == list(range(1, 51))
     assert again[0] is again[1] is size.length
