@@ -15,6 +15,7 @@ from core.runtime.reference import NATIVE, interpreter_of
 from core.runtime.run import Run
 from core.wire import read
 from tests.core.plan import test_nested_sizes as nested
+from tests.core.plan import test_open_axes as axes
 from tests.core.plan.test_sizes import PROGRAMS, block_of, masks, mined, sketch
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
@@ -87,6 +88,21 @@ def test_a_result_of_an_open_size_has_its_length(shape):
         (found,) = native(Run(), x)
 
         same(found, np.argwhere(x))
+
+
+@pytest.mark.parametrize(
+    "case", [axes.whole_numbers, axes.copies, axes.cuts, axes.transforms("float64")], ids=lambda case: case.__name__
+)
+def test_a_step_on_feeds_of_open_sizes_is_one_region_and_equals_the_reference_executor(case):
+    parts = axes.assert_equal_for_sizes(case, backend_of(EmulatedDriver()))
+
+    assert not parts.refused
+    assert len(parts.regions) == 1
+
+
+def test_matrices_behind_those_of_a_run_fail_no_check():
+    """Not all of their ops have code for this target."""
+    axes.assert_equal_for_sizes(axes.matrices("float64"), backend_of(EmulatedDriver()))
 
 
 @pytest.mark.parametrize("write", nested.PROGRAMS, ids=lambda each: each.__name__)

@@ -14,7 +14,8 @@ from core.ir import Program
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
 from core.plan.instructions import Gemm, Kernel, Limited, Rows
-from core.plan.partition import plan_parts
+from core.plan.partition import PlannedParts, plan_parts
+from core.runtime.backend import Backend
 from core.wire import read
 from tests.core.compiler.test_room_programs import poisoned
 from tests.programs import Sketch
@@ -479,8 +480,11 @@ def feeds_of(s: Sketch, program: Program, batch: int, time: int) -> dict[str, np
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_executor(case):
+def assert_equal_for_sizes(case: Case, backend: Backend | None = None) -> PlannedParts:
+    """One code for all sizes computes what the reference executor computes for each. backend: of another target.
+
+    Returns the parts of the code.
+    """
     s, program, found = program_of(case)
     leaves = [v for v in program.variables if v.type.is_float]
     query = GradientQuery(targets=("loss",), inputs=tuple(v.name for v in leaves))
@@ -488,10 +492,8 @@ def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_exec
     feeds = feeds_of(s, program, *SIZES[0])
     room = room_for(program, {name: value.shape for name, value in feeds.items()})
     code = compile_gradient(program, query, found, room=room)
-    parts = plan_parts(code.interpreter.block, CPU_TARGET)
-
-    assert [*parts.refused.values(), *(each.reason for plan in parts.regions for each in plan.interpreted)] == []
-    code = code.compiled()
+    parts = plan_parts(code.interpreter.block, CPU_TARGET if backend is None else backend.target)
+    code = (code if backend is None else code.on(backend)).compiled()
     for batch, time in LARGER if case is tiles else SIZES:
         feeds = feeds_of(s, program, batch, time)
         exact = compile_gradient(program, query, found, {name: value.shape for name, value in feeds.items()})
@@ -511,6 +513,14 @@ def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_exec
                     tolerance * scale,
                     err_msg=f"{place} {name}",
                 )
+    return parts
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_executor(case):
+    parts = assert_equal_for_sizes(case)
+
+    assert [*parts.refused.values(), *(each.reason for plan in parts.regions for each in plan.interpreted)] == []
 
 
 def test_products_read_zeros_behind_the_rows_that_a_run_fills():
