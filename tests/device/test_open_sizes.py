@@ -100,8 +100,8 @@ def test_a_step_on_feeds_of_open_sizes_is_one_region_and_equals_the_reference_ex
     assert len(parts.regions) == 1
 
 
-def test_matrices_behind_those_of_a_run_fail_no_check():
-    """Not all of their ops have code for this target."""
+def test_linear_algebra_of_open_batches_equals_the_reference_executor():
+    """Some of the ops have no code for this target."""
     axes.assert_equal_for_sizes(axes.matrices("float64"), backend_of(EmulatedDriver()))
 
 
