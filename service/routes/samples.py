@@ -6,6 +6,8 @@ names them, and again after they were closed, deleted, expired or lost.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+
 from fastapi import Request
 
 from service.caller import tenant
@@ -50,28 +52,12 @@ MAKING_NOTHING = ("GET", "HEAD", "DELETE")
 
 async def _restored(request: Request) -> None:
     named = request.path_params
-    if named.get("session_id") == SAMPLE_SESSION:
-        async with state.samples_lock(request):
-            await _restore_session(request)
-    elif named.get("tape_id") == SAMPLE_TAPE:
-        async with state.samples_lock(request):
-            await _restore_tape(request)
-    elif named.get("job_id") == SAMPLE_JOB:
-        async with state.samples_lock(request):
-            await restore_job(request)
-    elif "checkpoint_id" in named:
+    if "checkpoint_id" in named:
         await keep_sample(request, named["checkpoint_id"])
-    elif named.get("dataset_id") == SAMPLE_DATASET:
-        async with state.samples_lock(request):
-            await restore_dataset(request)
-            if request.method == "DELETE":
-                await cancel_job(request)  # it uses the dataset, and waits until it is resumed
-    elif named.get("upload_id") == SAMPLE_UPLOAD:
-        async with state.samples_lock(request):
-            await restore_upload(request)
-    elif named.get("operation_id") == SAMPLE_OPERATION:
-        async with state.samples_lock(request):
-            await state.operations(request).keep(SAMPLE_OPERATION, "GET /v1", SAMPLE_ANSWER)
+    for (parameter, sample), restore in RESTORING.items():
+        if named.get(parameter) == sample:
+            async with state.samples_lock(request):
+                await restore(request)
 
 
 SAMPLE_ANSWER = Recorded(200, {"content-type": JSON}, (b'{"sample":"the answer of a call"}',))
@@ -92,3 +78,24 @@ async def _restore_tape(request: Request) -> None:
     if tape.ops == 0:
         asked = tape_schemas.AppendOps.model_validate(SAMPLE_LINE)
         await on_tape.append(request, tape, Body(SAMPLE_LINE, {}, JSON, b""), asked, as_file=False)
+
+
+async def _restore_dataset(request: Request) -> None:
+    await restore_dataset(request)
+    if request.method == "DELETE":
+        await cancel_job(request)  # it uses the dataset, and waits until it is resumed
+
+
+async def _restore_operation(request: Request) -> None:
+    await state.operations(request).keep(SAMPLE_OPERATION, "GET /v1", SAMPLE_ANSWER)
+
+
+RESTORING: Mapping[tuple[str, str], Callable[[Request], Awaitable[None]]] = {
+    ("session_id", SAMPLE_SESSION): _restore_session,
+    ("tape_id", SAMPLE_TAPE): _restore_tape,
+    ("job_id", SAMPLE_JOB): restore_job,
+    ("dataset_id", SAMPLE_DATASET): _restore_dataset,
+    ("upload_id", SAMPLE_UPLOAD): restore_upload,
+    ("operation_id", SAMPLE_OPERATION): _restore_operation,
+}
+"""Parameter of a path, and the id of a sample -> the function that makes the sample unless it is there."""
