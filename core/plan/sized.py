@@ -66,7 +66,7 @@ def new_size(low: Lowering, bound: int) -> Size:
 def set_sizes(low: Lowering, op: Op, axes: Sequence[Axes]) -> None:
     """Set the sizes of the results of `op`, and their types with the largest sizes.
 
-    Raises Unsupported if there is no largest size, or if `axes` misses an open one.
+    Raises Unsupported if there is no largest size, or unless `axes` has all open ones and no others.
     """
     if not any(axes) and not any(is_open(low.types[name]) for name in op.outputs):
         return
@@ -77,7 +77,7 @@ def set_sizes(low: Lowering, op: Op, axes: Sequence[Axes]) -> None:
             raise Unsupported(f"the size of {name} is known only when it runs")
         open_axes = {axis for axis, n in enumerate(declared.shape) if n == -1}
         sizes = types[i].shape
-        if open_axes - own.keys() or any(sizes[axis] != size.bound for axis, size in own.items()):
+        if open_axes != own.keys() or any(sizes[axis] != size.bound for axis, size in own.items()):
             raise Unsupported(f"the size of {name} is known only when it runs")
         low.types[name] = types[i]
         if own:

@@ -19,7 +19,7 @@ from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
 from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread
 from core.plan.shapes import expanded, reshaped
-from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes
+from core.plan.sized import clear_integers, masked, of_known_sizes, rule, run, set_sizes
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
 from core.plan.slabs import taken
 from core.plan.unsupported import Unsupported
@@ -240,8 +240,12 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
 
 @rule("padded_like", "padded_rows", "sequence_mask")
 def _padded(low: Lowering, op: Op) -> None:
-    """The result is as wide as the longest sequence."""
+    """The result is as wide as the longest sequence, if the program gives no width."""
     number = sizes_of(low, op.inputs[0])
+    if op.attrs["maxlen" if op.type == "sequence_mask" else "width"] != -1:
+        set_sizes(low, op, [dict(number)])
+        run(low, op)
+        return
     of, lengths = Maker(low), low.entry(op.inputs[0])
     longest = reshaped(low, of.reduce("max", of.cast(lengths, "int64"), frozenset({0})), ())
     set_sizes(low, op, [number | expect(low, op, 0, {1: longest})])

@@ -273,6 +273,20 @@ def sequences(dtype: str) -> Case:
     return case
 
 
+def wide(s: Sketch) -> list[str]:
+    """As many sequences as the batch has, in arrays that are wider than the longest of them."""
+    x, steps = x_of(s, BATCH, 4), np.array([[1, 0, 1, 0, 0]] * BATCH)
+    s.feed("steps", steps, "int64", shape=opened(steps.shape))
+    lengths = s.op("reduce_sum", "steps", axes=[1])
+    ones = s.op("full_like", lengths, value=1)
+    mask = s.op("sequence_mask", lengths, maxlen=17, dtype="float64")
+    return [
+        s.op("sequence_pad", x, ones, pad_value=0.5, padded_length=7),
+        s.op("sequence_pad", x, ones, x_of(s, 1, name="empty"), padded_length=7),
+        s.op("matmul", x, s.op("matmul", mask, w_of(s, 17, 2)), transpose_x=True),
+    ]
+
+
 def draws(s: Sketch) -> list[str]:
     """Numbers are counted along the sizes of the run."""
     x, y, z = x_of(s, BATCH, TIME, 4), x_of(s, 2, BATCH, 4, TIME, name="y"), x_of(s, BATCH, 4, name="z")
@@ -454,6 +468,7 @@ CASES = (
     sequences("float64"),
     sequences("float16"),
     sequences("bfloat16"),
+    wide,
     draws,
     masks,
 )
