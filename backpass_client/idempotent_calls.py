@@ -52,23 +52,21 @@ class IdempotentCalls:
         headers = condition(if_match)
         with self._turn:
             self._catch_up(headers)
-            try:
-                said, found = self._send(call, asked, tensors, headers)
-            except PreconditionFailed as error:
-                self.next, self._unsure = error.problem["expected_seq"], False
-                raise
-            except Refused as error:
-                is_used = error.code == "sequence-conflict" and (self._unsure or if_match is not None)
-                self._unsure = True
-                if not is_used:  # by the failed call, or by another client: the version tells whether that matters
+            left = self._renumberings(if_match)
+            while True:
+                try:
+                    said, found = self._send(call, asked, tensors, headers)
+                except Refused as error:
+                    self._unsure = True
+                    if not self._renumbered(error, left):
+                        raise
+                    left -= 1
+                except BaseException:
+                    self._unsure = True
                     raise
-                self.next = error.problem["expected_seq"]
-                said, found = self._send(call, asked, tensors, headers)
-            except BaseException:
-                self._unsure = True
-                raise
-            self._took_effect(said)
-            return said, found
+                else:
+                    self._took_effect(said)
+                    return said, found
 
     def stream(
         self,
@@ -97,28 +95,44 @@ class IdempotentCalls:
         @contextmanager
         def opened() -> Iterator[httpx.Response]:
             nonlocal number
-            unsure = False
-            if is_first := number is None:
+            left = 0  # a repeated request may have used the number itself
+            if number is None:
                 self._catch_up(headers)
-                number, unsure = self.next, self._unsure
+                number, left = self.next, self._renumberings(if_match)
             self._unsure = True
             with ExitStack() as stack:
-                try:
-                    answer = stack.enter_context(sent())
-                except PreconditionFailed as error:
-                    self.next, self._unsure = error.problem["expected_seq"], False
-                    raise
-                except Refused as error:  # as in `send`; a repeated request may have used the number itself
-                    if not (is_first and error.code == "sequence-conflict" and (unsure or if_match is not None)):
-                        raise
-                    number = self.next = error.problem["expected_seq"]
-                    answer = stack.enter_context(sent())
+                while True:
+                    try:
+                        answer = stack.enter_context(sent())
+                        break
+                    except Refused as error:
+                        if not self._renumbered(error, left):
+                            raise
+                        number, left = self.next, left - 1
                 yield answer
 
         return GradientStream(opened, ended, attempts=self._service.attempts)
 
     def _took_effect(self, said: Mapping[str, Any]) -> None:
         self.next, self._version, self._unsure = said["next_seq"], etag_of(said), False
+
+    def _renumberings(self, if_match: str | None) -> int:
+        """How often a call may take another number.
+
+        Once if the failed call before it may have used its own; again and again if other clients use numbers, because
+        the version tells whether that matters.
+        """
+        return self._service.attempts if if_match is not None else int(self._unsure)
+
+    def _renumbered(self, error: Refused, left: int) -> bool:
+        """Take the number that the refusal of a call names; whether the call is to be sent again with it."""
+        if isinstance(error, PreconditionFailed):
+            self.next, self._unsure = error.problem["expected_seq"], False
+            return False
+        if error.code != "sequence-conflict" or not left:
+            return False
+        self.next = error.problem["expected_seq"]
+        return True
 
     def _catch_up(self, headers: Mapping[str, str]) -> None:
         """Ask for the next number, if the call is for a version that another client has written."""

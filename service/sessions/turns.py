@@ -121,8 +121,9 @@ class Turns:
         """Run a call that changes the session, once for each seq; (answer, whether it is a replayed one).
 
         render: writes the answer; by default it is written in the form of `write`.
-        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`. A
-        repetition gets its stored answer at any version: the call has taken effect at the one that its client accepted.
+        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`; 412
+        goes before 409. A repetition gets its stored answer at any version: the call has taken effect at the one that
+        its client accepted.
         A failed call changes neither the session nor its seq.
         """
 
@@ -138,7 +139,11 @@ class Turns:
                 seq = session.seq + 1  # another process gave the number to another call
             if seq != session.seq + 1:
                 await self._copies.check_current(session)
-                found = self._replayed(session, seq, write)
+                try:
+                    found = self._replayed(session, seq, write)
+                except HttpProblem:
+                    await self._copies.check_accepted(session, write.accepts)  # another version tells more
+                    raise
                 if taken_at is not None:
                     self._changes.count(session, write.op, min(write.updates, session.step - taken_at))
                 return found, True

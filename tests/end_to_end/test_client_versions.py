@@ -170,6 +170,28 @@ def test_a_call_for_any_version_takes_the_number_that_another_client_left(servic
     assert (found.said["step"], other.next_seq) == (3, 4)
 
 
+@pytest.mark.parametrize("name", ["step", "stream_step"])
+def test_a_call_for_any_version_takes_a_number_though_another_client_is_faster(
+    service, session, monkeypatch, name: str
+):
+    other = bp.Session(service, session.id)
+    sending, left = "exchange" if name == "step" else "stream", [3]
+    send = getattr(service, sending)
+
+    def late(*args: Any, **more: Any) -> Any:
+        if left[0] and args[1].endswith("/steps"):
+            left[0] -= 1
+            monkeypatch.setattr(service, sending, send)
+            session.step({**FEEDS, "y": W + left[0]})
+            monkeypatch.setattr(service, sending, late)
+        return send(*args, **more)
+
+    monkeypatch.setattr(service, sending, late)
+    found = CALLS[name](other, if_match="*")
+
+    assert (found.said["step"], left) == (5, [0])
+
+
 def test_a_stream_without_a_version_does_not_take_the_number_of_another_client(service, session):
     other = bp.Session(service, session.id)
     session.step({**FEEDS, "y": W})

@@ -139,6 +139,19 @@ def test_a_step_sent_twice_with_its_seq_and_if_match_gets_the_stored_answer(clie
     assert client.get(path).json()["next_seq"] == 2, "a refused call uses no number"
 
 
+def test_another_version_is_refused_whatever_number_the_call_has(client, path):
+    """Two clients take the same number: the second one knows from 412 that its version is out of date."""
+    known = {"If-Match": client.get(path).headers["etag"]}
+    client.post(f"{path}/steps", json={"seq": 1, **STEP})
+    other = {"feeds": tensors({**FEEDS, "y": FEEDS["y"] + 1})}
+
+    for seq in (1, 3):  # used, and not the next one
+        problem(client.post(f"{path}/steps", json={"seq": seq, **other}, headers=known), 412, "precondition-failed")
+    for seq, code in ((1, "sequence-conflict"), (3, "sequence-gap")):
+        current = {"If-Match": client.get(path).headers["etag"]}
+        problem(client.post(f"{path}/steps", json={"seq": seq, **other}, headers=current), 409, code)
+
+
 def test_a_refused_step_leaves_its_idempotency_key_free(client, path):
     client.post(f"{path}/steps", json=STEP)
     key = {"Idempotency-Key": f"step of {path}".replace(" ", "-")}
