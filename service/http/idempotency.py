@@ -154,16 +154,16 @@ class Idempotent:
         self.app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = None
+        given = []
         if scope["type"] == "http" and scope["method"] == "POST":
-            given = next((value for name, value in scope["headers"] if name == b"idempotency-key"), None)
-        if given is None:
+            given = [value for name, value in scope["headers"] if name == b"idempotency-key"]
+        if not given:
             await self.app(scope, receive, send)
             return
         try:
             if scope["path"].startswith(SECRETS):
                 raise _with_secret()
-            await self._once(_key(given), scope, receive, send)
+            await self._once(_key(b", ".join(given)), scope, receive, send)
         except problems.EXPECTED as error:
             await (await problems.answer(Request(scope), error))(scope, receive, send)
 
@@ -344,7 +344,7 @@ async def _read(app: ASGIApp, path: str, scope: Scope) -> Recorded | None:
 
 
 def _key(given: bytes) -> str:
-    """The key in the header. Raises HttpProblem 422."""
+    """The key in the header. Raises HttpProblem 422, also for the list that several lines are."""
     text = given.decode("latin-1").strip()
     if text.startswith('"') and text.endswith('"') and len(text) > 1:
         text = text[1:-1]

@@ -185,11 +185,14 @@ def _known(header: str) -> str | None:
 
 
 def _header(request: Request, name: bytes, otherwise: str = "") -> str:
-    """The first value of the header. Starlette's `headers` takes microseconds for each look-up."""
-    for found, value in request.scope["headers"]:
-        if found == name:
-            return value.decode("latin-1")
-    return otherwise
+    """The value of the header; several lines are one list. Starlette's `headers` takes microseconds for a look-up."""
+    values = [value for found, value in request.scope["headers"] if found == name]
+    return b", ".join(values).decode("latin-1") if values else otherwise
+
+
+def _accept(request: Request) -> str:
+    """The header Accept; one that is missing or empty asks for nothing."""
+    return _header(request, b"accept").strip() or "*/*"
 
 
 async def _read(request: Request, limit: int, settings: Settings) -> bytes | bytearray | memoryview:
@@ -305,7 +308,7 @@ def wanted_form(request: Request, *more: str) -> str:
 
     Raises HttpProblem 406 when none is accepted.
     """
-    best = _best(_header(request, b"accept", "*/*"), more)
+    best = _best(_accept(request), more)
     if best is None:
         forms = " or ".join((JSON, SAFETENSORS, *more))
         raise HttpProblem("not-acceptable", f"the answer can be {forms}", headers=VARIES)
@@ -318,7 +321,7 @@ def wanted_form(request: Request, *more: str) -> str:
 
 def prefers_onnx(request: Request) -> bool:
     """Whether the Accept header prefers an ONNX model to JSON. Otherwise JSON is sent, whatever it says."""
-    if _best(_header(request, b"accept", "*/*"), (ONNX,)) != ONNX:
+    if _best(_accept(request), (ONNX,)) != ONNX:
         return False
     _allow_files()
     return True
@@ -326,7 +329,7 @@ def prefers_onnx(request: Request) -> bool:
 
 def accepts_onnx(request: Request) -> None:
     """Raises HttpProblem 406 unless the Accept header accepts an ONNX model."""
-    if _quality(_header(request, b"accept", "*/*"), ONNX_ALIASES) <= 0:
+    if _quality(_accept(request), ONNX_ALIASES) <= 0:
         raise HttpProblem("not-acceptable", f"the answer is {ONNX}")
     _allow_files()
 
@@ -334,7 +337,7 @@ def accepts_onnx(request: Request) -> None:
 def check_accepted(request: Request, form: str) -> None:
     """Raises HttpProblem 406 unless the Accept header accepts `form`, the media type of a stored answer."""
     names = BINARY_ALIASES if form == SAFETENSORS else (form,)
-    if _quality(_header(request, b"accept", "*/*"), names) <= 0:
+    if _quality(_accept(request), names) <= 0:
         raise HttpProblem("not-acceptable", f"the request took effect before; its stored answer is {form}")
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from service.formats.safetensors import pack
 from service.http import request_body
-from service.http.request_body import JSON, SAFETENSORS, Body, read_body, wants_tensorfile
+from service.http.request_body import JSON, SAFETENSORS, Body, media_type, read_body, wants_tensorfile
 from service.problems import HttpProblem
 from service.settings import Settings
 
@@ -188,6 +188,7 @@ async def test_a_large_body_gets_a_longer_deadline():
     ("accept", "binary"),
     [
         (None, False),
+        ("", False),
         ("*/*", False),
         ("application/json", False),
         (SAFETENSORS, True),
@@ -202,6 +203,19 @@ async def test_a_large_body_gets_a_longer_deadline():
 )
 async def test_the_accept_header_chooses_the_form_of_the_answer(accept: str | None, binary: bool):
     assert wants_tensorfile(request(**({} if accept is None else {"accept": accept}))) is binary
+
+
+def lines(name: str, *values: str) -> Request:
+    """A request with a header in several lines."""
+    fields = [(name.encode(), value.encode()) for value in values]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": fields})
+
+
+async def test_the_lines_of_a_header_are_one_list():
+    assert wants_tensorfile(lines("accept", "text/html", SAFETENSORS)) is True
+    assert wants_tensorfile(lines("accept", "application/json;q=0.5", f"{SAFETENSORS};q=0.1")) is False
+    with pytest.raises(HttpProblem, match="Content-Type must be"):
+        media_type(lines("content-type", JSON, SAFETENSORS), True)
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", "image/*"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ from service.http.idempotency import is_uncertain
 from service.http.recorded import Recorded
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, SAMPLE_SETTINGS
 from tests.service.conftest import serve
+from tests.service.wire import problem
 
 SESSION = {**SAMPLE_SETTINGS, "program_id": REGRESSION_ID}
 
@@ -38,6 +40,16 @@ def test_a_repeated_request_gets_the_stored_answer_and_creates_nothing(client):
     assert again.headers["idempotency-replayed"] == "true"
     assert ids(client) == before
     client.delete(first.headers["location"])
+
+
+@pytest.mark.parametrize("keys", [["a", "b"], ["a", "a"], [""], ["a b"]])
+def test_a_request_has_one_key(client, keys):
+    """With several, a proxy and the service might each take another one."""
+    headers = [("content-type", "application/json"), *(("idempotency-key", key) for key in keys)]
+
+    refusal = client.post("/v1/sessions", content=json.dumps(SESSION), headers=headers)
+
+    problem(refusal, 422, "invalid-request")
 
 
 def test_fifty_equal_requests_at_a_time_create_one_session(client):
