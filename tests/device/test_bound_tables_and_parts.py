@@ -126,6 +126,7 @@ def test_steps_keep_their_tables_on_the_gpu_and_write_rows_in_place(driver, prin
         before = values["table"]
 
 
+@pytest.mark.sampled(1, each="optimizer")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_in_a_row_write_the_rows_of_kept_steps_only(optimizer, seed):

@@ -151,6 +151,7 @@ def code_of(block: Block, blocks: int = 4, rules: Rules = APART):
     return write_device_step(plan_block(block, DEVICE_TARGET), blocks, 64, rules)
 
 
+@pytest.mark.sampled(1, each="multiplies")
 @pytest.mark.parametrize("multiplies", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(3, 4), (40, 4), (2000, 3), (40, 1)])
 def test_independent_instructions_share_a_launch_and_have_the_results_of_launches_of_their_own(

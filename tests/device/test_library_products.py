@@ -44,6 +44,7 @@ def numbers(shape, dtype, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(DTYPES[dtype])
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turns", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several
             np.testing.assert_array_equal(f, w)
 
 
+@pytest.mark.sampled(1, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
 @pytest.mark.parametrize("inner", [1, 3, 100])
 def test_merged_rows_have_the_bits_of_sums_in_the_order_of_the_ids(inner, dtype):
@@ -104,6 +105,7 @@ def test_merged_rows_have_the_bits_of_sums_in_the_order_of_the_ids(inner, dtype)
             assert sum.tobytes() == sums[row].astype(x.dtype).tobytes()
 
 
+@pytest.mark.sampled(2, each="shared")
 @pytest.mark.parametrize("shared", [0, 99 << 10])
 @pytest.mark.parametrize("size", [5, SIZE, 300, 50_000])
 @pytest.mark.parametrize("count", [Rules().sorted_apart, 1000])

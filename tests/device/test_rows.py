@@ -95,6 +95,7 @@ def total(elements: int, dtype: str) -> Block:
     return optimize(b.build([b.emit("reduce_sum", b.emit("square", x)), b.emit("sin", x)]))
 
 
+@pytest.mark.sampled(2, each="rules")
 @pytest.mark.parametrize("rules", [WIDE, TOGETHER], ids=["apart", "together"])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("elements", [1, 33, 70, 1000, 2450, 4900, 9001, 17_000])

@@ -88,6 +88,7 @@ def test_rows_are_reduced_on_more_blocks_than_have_sorted_them(size):
     assert found.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.sampled(2, each="form")
 @pytest.mark.parametrize("size", [90, 400, 1500])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_threads_that_reduce_several_elements_agree_with_the_cpu(form, size, dtype, monkeypatch):

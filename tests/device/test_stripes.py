@@ -56,6 +56,7 @@ def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     agree(block, values, EmulatedBackend(target=target(), seed=3, rules=SCOPES[1 + len(name) % 2]))
 
 
+@pytest.mark.sampled(1, each="dtype")
 @pytest.mark.parametrize("name", ["plain", "transposed_key", "from_the_right"])
 @pytest.mark.parametrize(("dtype", "part"), [("bfloat16", 0.02), ("float16", 0.0025)])
 def test_attention_in_16_bits_adds_up_its_stripes_in_float32(name, dtype, part):

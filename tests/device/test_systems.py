@@ -82,6 +82,7 @@ def test_large_matrices_need_no_memory_for_registers(op, dtype):
     assert max(each.shared for each in code.launches) <= 48 << 10
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("units", [0, 128])
 @pytest.mark.parametrize(("n", "k", "unit"), [(1, 1, False), (9, 3, True), (16, 5, False), (37, 70, False)])

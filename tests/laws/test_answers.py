@@ -76,6 +76,7 @@ def test_backward_programs_of_the_examples_can_be_sent_back(path: Path):
     assert list(orders(program, 1, program.parameters[0].name))
 
 
+@pytest.mark.sampled(2, each="policy")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", MEMORY)
 def test_nests_under_each_memory_policy_can_be_sent_back(kind, policy):

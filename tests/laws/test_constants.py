@@ -23,6 +23,7 @@ NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf)  # NaN cannot be an attri
 BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(spec.inputs) == 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", BINARY)
 def test_an_op_with_a_constant_agrees_with_the_reference_executor(name, dtype):

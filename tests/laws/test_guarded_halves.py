@@ -35,6 +35,7 @@ def test_rows_of_any_length_access_only_their_arrays(size, dtype, guards):
     check(b, results, guards)
 
 
+@pytest.mark.sampled(2, each="across")
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(64, 2, 64), (65, 34, 79), (70, 66, 97), (64, 1030, 64), (65, 33, 79), (5, 6, 7)]
 )
@@ -47,6 +48,7 @@ def test_products_access_only_their_arrays(m, k, n, across, guards):
     check(b, [b.emit("matmul", x, y, transpose_x=across, transpose_y=across)], guards)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", [5, 64, 99])

@@ -95,6 +95,7 @@ def example_of(name: str, inputs: tuple[Any, ...], attrs: dict[str, Any], dtype:
     return in_dtype(Example(tuple(flat), (), OPS[name].complete(attrs)), dtype)
 
 
+@pytest.mark.sampled(2, each="name")
 @pytest.mark.parametrize("run", [interpreted, compiled])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "inputs", "attrs", "wanted"), VALUES, ids=[case[0] for case in VALUES])
@@ -106,6 +107,7 @@ def test_a_result_that_adds_many_ones_is_their_number(name, inputs, attrs, wante
     assert float(np.max(results[0])) == wanted
 
 
+@pytest.mark.sampled(2, each="name")
 @pytest.mark.parametrize("run", [interpreted, compiled])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def agrees(name: str, changed: Example, guards: list[Guarded]) -> None:
     guards.clear()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", sorted(BY_VALUES))
 def test_machine_code_refuses_wrong_sizes_that_only_a_run_can_compare(name, guards):
     (example, *_) = examples_of(OPS[name])

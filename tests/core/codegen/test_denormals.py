@@ -163,6 +163,7 @@ def test_no_kernel_computes_with_numbers_of_earlier_runs(name, monkeypatch):
     leaves_stale_memory_alone(monkeypatch, f"conv{len(shape) - 2}d", x, w, **attrs)
 
 
+@pytest.mark.sampled(2, each="name")
 @pytest.mark.skipif(not SLOW or not sys.platform.startswith("linux"), reason="reads the control word of x86")
 @pytest.mark.parametrize("size", [2, 5, 16, 20, 33, 50])
 @pytest.mark.parametrize("name", ["solve", "inverse", "slogdet", "qr", "cholesky"])

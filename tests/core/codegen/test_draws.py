@@ -27,6 +27,7 @@ def reference(name, *values, **attrs):
     return spec.body(np, *values, **spec.complete(attrs))
 
 
+@pytest.mark.sampled(2, each="name")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("name", "attrs"),

@@ -14,6 +14,7 @@ from core.codegen.llvm import I64, Function
 SPREAD = (0.0, -0.0, 0.3, 0.9, 1.7, 30.0, 1e4, 1e7, -2.5, -1e30, np.inf, -np.inf, np.nan, 1e-40, 5.0, 0.5)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(vmath.FUNCTIONS))
 def test_a_called_function_gives_the_bits_of_the_inlined_function(name, dtype):

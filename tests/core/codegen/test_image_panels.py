@@ -95,6 +95,7 @@ def test_a_product_with_windows_in_pairs_equals_numpys(name, m, channels, multip
     check_product(COLUMNS[name], "bfloat16", m, channels)
 
 
+@pytest.mark.sampled(2, each="older")
 @pytest.mark.parametrize("older", OLDER)
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_product_with_windows_for_an_older_cpu_equals_numpys(name, older):
@@ -129,6 +130,7 @@ def convolution_of_normal_numbers(name: str, dtype: str) -> tuple[Block, list[np
     return b.build([b.emit("correlate", *given, **(DEFAULTS | more))]), args
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_columns_in_memory_and_panels_of_the_image_give_the_same_bits(name, dtype, monkeypatch):
@@ -184,6 +186,7 @@ POINTS = {
 """Shapes of the images and filters of one element, attributes, and whether pairs are read in place."""
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("name", POINTS)
 def test_adjoints_to_filters_of_one_element_read_images_in_place(name, dtype, monkeypatch):

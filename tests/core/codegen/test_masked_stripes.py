@@ -312,6 +312,7 @@ def test_the_forward_pass_gives_the_same_bits_with_any_number_of_threads(name, m
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
 
 
+@pytest.mark.sampled(1, each="name")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["causal", "fused", "sliding"])
 def test_long_sequences_agree_with_the_reference_executor(name, threads, monkeypatch):

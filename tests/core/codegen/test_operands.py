@@ -57,6 +57,7 @@ VECTORS: dict[str, tuple[Given, Callable[..., Value]]] = {
 }
 
 
+@pytest.mark.sampled(1, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("i", "j", "k"), [(4, 3, 5), (80, 1, 6), (9, 66, 67)])
 def test_sums_of_outer_products_of_rows_with_any_strides(i, j, k, dtype):
@@ -85,6 +86,7 @@ def test_products_of_matrices_with_any_strides_equal_the_reference_executor(m, k
     compare(dtype, [((a, (m, k)), (b, (k, n))) for a in MATRICES.values() for b in MATRICES.values()])
 
 
+@pytest.mark.sampled(1, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 4, 5), (2, 47, 48), (5, 80, 1), (66, 9, 67)])
 def test_products_of_single_rows_with_any_strides_equal_the_reference_executor(m, k, n, dtype):
@@ -97,6 +99,7 @@ def test_products_of_single_rows_with_any_strides_equal_the_reference_executor(m
     compare(dtype, [((a, (m, k)), (b, (k, n))) for a in alone for b in MATRICES.values()])
 
 
+@pytest.mark.sampled(1, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 4), (80, 7), (5, 1)])
 def test_products_with_a_vector_of_any_stride_equal_the_reference_executor(k, n, dtype):

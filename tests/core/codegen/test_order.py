@@ -43,6 +43,7 @@ def test_positions_in_order_equal_numpys_for_every_dtype(dtype, size):
     np.testing.assert_array_equal(compiled("argsort", x), np.argsort(x, -1, kind="stable"))
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("shape", [(1,), (1, 8), (2, 8, 1), (3, 7, 2), (2, SHORT - 1), (2, SHORT, 3), (1, 3000)])
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -78,6 +79,7 @@ def kinds_of_rows(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {"random": rows("float32", shape), "rising": -falling, "falling": falling, "equal": 0 * falling}
 
 
+@pytest.mark.sampled(2, each="largest")
 @pytest.mark.parametrize(
     ("size", "k"), [(9, 2), (40, 1), (64, 2), (130, 7), (700, 8), (700, 130), (3000, 8), (3000, 64), (50, 40)]
 )

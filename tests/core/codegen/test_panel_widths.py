@@ -53,6 +53,7 @@ def test_the_last_panel_of_pairs_has_more_than_one_vector():
     assert vectors(9, pairs=True) == [1]
 
 
+@pytest.mark.sampled(2, each="multiplies_pairs")
 @pytest.mark.parametrize("n", [68, 80, 196, 208, 270])
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_a_product_of_pairs_with_panels_of_two_widths_equals_numpys(n, by_columns, multiplies_pairs):

@@ -125,6 +125,7 @@ def test_short_rows_equal_the_reference_executor(make: Callable[..., Block], dty
     assert blocks or outer[-1] < lanes(dtype)
 
 
+@pytest.mark.sampled(2, each="make")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("size", [2, 3, 10])
 @pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient, mean_cross_entropy, across_rows])

@@ -49,6 +49,7 @@ def test_a_chain_over_a_long_row_equals_the_reference_executor(vectors, rest, dt
     both(block, values(block))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
 def test_the_bits_of_values_without_sums_do_not_depend_on_the_number_of_unrolled_vectors(vectors, rest, monkeypatch):
     block = chain(vectors * lanes("float32") + rest, "float32", sums=False)
@@ -76,6 +77,7 @@ def test_a_chain_of_functions_is_unrolled_and_a_single_function_is_not(monkeypat
     assert found == [1]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "bool"])
 @pytest.mark.parametrize("vectors", [1, 2, 40])
 @pytest.mark.parametrize("rest", [1, 2, 3, 4, 6])

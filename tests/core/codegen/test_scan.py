@@ -14,6 +14,7 @@ def values(shape, dtype="float32"):
     return np.random.default_rng(0).uniform(-1.5, 1.5, shape).astype(dtype)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -63,6 +64,7 @@ def test_a_recurrence_equals_a_loop(shape, reverse):
     np.testing.assert_allclose(compiled("linear_scan", a, b, axis=-1, reverse=reverse), wanted, rtol=1e-14)
 
 
+@pytest.mark.sampled(2, each="axis")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, -1])

@@ -195,6 +195,7 @@ def test_merged_rows_without_columns_are_added():
     assert native_interpreter(block, backend.CPU)(Run(), *given)[0].shape == (4, 0)
 
 
+@pytest.mark.sampled(2, each="index")
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 40])
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_rows_of_one_element_in_blocks_equal_numpys(count, index):

@@ -70,6 +70,7 @@ def test_elementwise_ops_on_transposed_arrays_equal_the_reference_executor(dtype
     assert written
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
 def test_results_that_lie_across_the_rows_equal_the_reference_executor(dtype, shape, written):
@@ -125,6 +126,7 @@ def test_results_across_the_rows_of_reductions_equal_the_reference_executor(dtyp
     assert any(each.stored for each in turned_rows)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("outer", [(L // 2,), (3 * L + 5,), (2, L + 3)], ids=str)
 @pytest.mark.parametrize("size", [L, 3 * L + 2, 40 * L + 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -149,6 +151,7 @@ def test_reductions_of_transposed_integers_and_bools_equal_the_reference_executo
     assert turned_rows
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(4))), ids=str)
 def test_kernels_agree_for_all_orders_of_axes(axes):
     b, shape = BlockBuilder(), (3, L + 1, 4, 2 * L + 3)

@@ -330,6 +330,7 @@ def _logits(kind: str) -> tuple[Block, list[np.ndarray]]:
     return vjp(made, wrt), values
 
 
+@pytest.mark.sampled(1, each="kind")
 @pytest.mark.parametrize("kind", ["mean", "no_bias", "rows", "text", "z_loss"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_loss_over_classes_in_stripes_of_rows_agrees_with_the_reference_executor(kind, threads, monkeypatch):

@@ -56,6 +56,7 @@ def test_a_cholesky_factor_times_its_transpose_is_the_matrix_whose_upper_triangl
     close(wide @ wide.swapaxes(1, 2), x, dtype, n)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("unit", [False, True])
@@ -98,6 +99,7 @@ def test_the_pivot_is_the_first_of_the_largest_numbers_and_nan_is_larger_than_an
         assert compiled("lu", x)[2][0] == 3
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", SIZES)
 def test_a_solution_an_inverse_and_determinants_come_from_the_factors(n, dtype):

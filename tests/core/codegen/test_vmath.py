@@ -364,6 +364,7 @@ def test_infinities_nan_zeros_and_denormals_give_numpys_results(name, dtype):
     assert_within(2.0, found, expected.astype(WIDER[dtype]), x)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*CASES, *OF_TWO])
 def test_the_bits_do_not_depend_on_the_lanes(name, dtype):
@@ -375,6 +376,7 @@ def test_the_bits_do_not_depend_on_the_lanes(name, dtype):
     assert all(np.array_equal(each, results[0], equal_nan=True) for each in results)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.skipif(not cpu().scales, reason="needs a CPU with AVX-512 to do without it")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*CASES, *OF_TWO])

@@ -179,6 +179,7 @@ def test_many_convolutions_and_their_adjoints_equal_the_reference_executor(form,
     agree_in_all_forms(case)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 100, 129])
 def test_rows_of_any_length_are_convolved_to_their_last_element(width, dtype):

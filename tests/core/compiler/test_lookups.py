@@ -49,6 +49,7 @@ def updates_rows(executable: Executable) -> bool:
     return any(each.place == "parameters" and each.table is not None for each in executable.layout)
 
 
+@pytest.mark.sampled(2, each="optimizer")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize(
     "attrs",

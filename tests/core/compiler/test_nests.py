@@ -71,6 +71,7 @@ def unrolled(construct: str, depth: int) -> tuple[float, np.ndarray]:
     return float(loss(w)), np.array([np.imag(loss(each)) / 1e-30 for each in moved])
 
 
+@pytest.mark.sampled(1, each="construct")
 @pytest.mark.parametrize(("construct", "memory"), ALL)
 def test_the_gradient_of_a_nest_is_that_of_the_unrolled_program(construct: str, memory: str):
     depth = 24 if memory in ("store", "recompute") else 6
@@ -83,6 +84,7 @@ def test_the_gradient_of_a_nest_is_that_of_the_unrolled_program(construct: str, 
     np.testing.assert_allclose(out.gradients["w"], gradient, rtol=1e-9)
 
 
+@pytest.mark.sampled(1, each="construct")
 @pytest.mark.parametrize(("construct", "memory"), ALL)
 def test_the_ops_of_a_nest_grow_at_most_with_the_square_of_its_depth(construct: str, memory: str):
     def ops(depth: int) -> int:

@@ -13,6 +13,7 @@ from core.ir.builder import BlockBuilder
 from tests.core.onnx.exported import compare, names_of, of_block
 
 
+@pytest.mark.sampled(1, each="ragged")
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("orders", [(1, 1), (1, 2), (2, 1)])
 def test_a_stack_of_stacks_is_filled_at_the_places_of_another(orders, ragged):

@@ -36,6 +36,7 @@ def check(op, inputs, **attributes):
     check_node(op, inputs, outputs=3 if op == "LSTM" else 2, hidden_size=HIDDEN, **attributes)
 
 
+@pytest.mark.sampled(2, each="op")
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("lengths", [None, [4, 1, 3]])

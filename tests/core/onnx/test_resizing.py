@@ -59,6 +59,7 @@ OPEN = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", [*OPEN, {"nearest_mode": "ceil"}, {"nearest_mode": "floor"}])
 @pytest.mark.parametrize("scales", [[1, 1, 2, 3], [1, 1, 2, 1.5], [1, 1, 0.5, 2.5]])
 def test_scales_of_open_sizes_agree(how, scales):
@@ -157,6 +158,7 @@ def test_a_given_batch_is_checked_by_the_run():
 # --- samples and regions ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2, each="mode")
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("corners", [0, 1])

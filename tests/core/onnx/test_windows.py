@@ -88,6 +88,7 @@ def test_transposed_convolutions_over_open_sizes_agree(n):
     )
 
 
+@pytest.mark.sampled(2, each="auto_pad")
 @pytest.mark.parametrize("sizes", [(7, 6), (8, 5), (1, 3)])
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("strides", [[2, 3], [1, 2]])

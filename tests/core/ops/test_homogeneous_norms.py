@@ -31,6 +31,7 @@ def derivatives(x: np.ndarray, p: float, dtype: str, machine_code: bool) -> list
     return [found.fetched[lengths], found.fetched["dx"], found.gradients["x"]]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("machine_code", [False, True], ids=["reference", "machine code"])
 @pytest.mark.parametrize("dtype", FAR)
 @pytest.mark.parametrize("p", [3.0, 2.5, 1.5, -2.0])

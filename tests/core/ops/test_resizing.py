@@ -46,6 +46,7 @@ def matrix(size: int, out: int, mode: str, align: bool, from_first: bool) -> np.
     return found
 
 
+@pytest.mark.sampled(2, each="mode")
 @pytest.mark.parametrize(("size", "out"), SIZES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("align", [False, True])

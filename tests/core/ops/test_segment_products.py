@@ -66,6 +66,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("open_size", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "kinds"), [*(("float64", (kind,)) for kind in BAD), *((dtype, tuple(BAD)) for dtype in HUGE)]

@@ -34,6 +34,7 @@ def updates(kind: str, dtype: str, steps: int) -> tuple[list[np.ndarray], dict[s
     return seen, state
 
 
+@pytest.mark.sampled(1, each="kind")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_many_small_updates_of_16_bit_parameters_equal_rounded_float64_updates(kind, dtype):

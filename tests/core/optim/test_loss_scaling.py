@@ -181,6 +181,7 @@ def whole(value: np.ndarray | RowArray) -> np.ndarray:
     return value.whole() if isinstance(value, RowArray) else value
 
 
+@pytest.mark.sampled(2, each="do")
 @pytest.mark.parametrize("scale", [1024.0, "dynamic"])
 @pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
 @pytest.mark.parametrize("match", [{"role": "parameter"}, {"variable": "1:h"}, {"op": "square"}], ids=str)

@@ -76,6 +76,7 @@ def test_a_scan_over_a_bound_array_has_machine_code_for_all_its_ops(sizes):
     assert analyse(program, GradientQuery(loss="loss"))["machine_code"]["ops"]["interpreted"] == 0
 
 
+@pytest.mark.sampled(2, each="length")
 @pytest.mark.parametrize("rows", [2, "rows"])
 @pytest.mark.parametrize("length", [0, 1, 4])
 @pytest.mark.parametrize(("reverse", "nested"), SCANS)

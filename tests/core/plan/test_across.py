@@ -99,6 +99,7 @@ def strided(b: BlockBuilder, x: Value, w: Value) -> list[Value]:
 MIXTURES = [weighted, overlaps, both_ways, with_draws, strided]
 
 
+@pytest.mark.sampled(2, each="make")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(40, 6, 100), (3, 4, 40, 41), (2, 12, 66, 13), (70, 3, 5, 31), (600, 9, 4)], ids=str)
 @pytest.mark.parametrize("make", MIXTURES)

@@ -70,6 +70,7 @@ def writes(s: Sketch, rows: str) -> list[str]:
 CASES = (running, sorts, slices, borders, joins, writes)
 
 
+@pytest.mark.sampled(2, each="case")
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_results_and_gradients_agree_with_the_reference_executor(case, share):

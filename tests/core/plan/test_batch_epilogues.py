@@ -70,6 +70,7 @@ class Batch:
 SIZES = [((3,), 64, 8, 64), ((2, 3), 70, 30, 130), ((5,), 300, 520, 72), ((1, 4), 65, 17, 64)]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("batch", "m", "k", "n"), SIZES)
 def test_a_batch_with_an_epilogue_equals_the_separate_kernels(batch, m, k, n, dtype):

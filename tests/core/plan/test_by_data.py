@@ -55,6 +55,7 @@ def test_slices_at_positions_that_are_data_and_their_inverses(dtype):
     agree(block, *([x, *(np.array(p) for p in place), v] for place in places))
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("count", [3, 5, 8, 9])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_the_gradient_of_the_first_rows_of_a_table_is_zero_in_the_others(count, dtype):
@@ -195,6 +196,7 @@ def test_division_and_shifts_of_integers_for_all_operands(dtype):
     agree(shifted, [x, (np.arange(37) % (bits + 3)).astype(dtype)], [x, y])
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("rows", [1, 2, 7, 500])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_areas_under_curves_of_tied_scores_and_of_labels_of_one_kind_equal_the_reference_executor(rows, dtype):

@@ -57,6 +57,7 @@ def values(block) -> list[np.ndarray]:
     return [rng.standard_normal(block.types[p].shape).astype(block.types[p].dtype) for p in block.params]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(64, 8, 64), (70, 520, 130), (300, 40, 72), (601, 20, 64)])
 def test_a_product_with_an_epilogue_equals_the_separate_kernels(rows, inner, columns, dtype, threads, monkeypatch):

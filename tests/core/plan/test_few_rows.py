@@ -28,6 +28,7 @@ def product_block(m: int, k: int, n: int, batch: tuple[int, ...], turned: tuple[
     return b.build([b.emit("add", z, b.param(TensorType(z.shape, dtype)))])
 
 
+@pytest.mark.sampled(1, each="threads")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("m", "k", "n"), [(5, 20, 1), (1, 20, 5), (7, 1, 3), (1, 1, 1), (3, 37, 4), (1, 70, 1)])
 def test_a_product_with_few_rows_columns_or_terms_equals_numpys(m, k, n, threads, monkeypatch):

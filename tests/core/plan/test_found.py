@@ -92,6 +92,7 @@ NUMBERS = [[1.5, NAN, -1.5, 1.5, NAN], [0.0, -0.0, 0.0], [NAN, NAN], [float("inf
 IDS = [[4], [2, 2, 2], [5, 1, 5, 0, 1, 5], list(range(9, -1, -1)), [7, -3, 7, 2**40, -(2**40), 0] * 30]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

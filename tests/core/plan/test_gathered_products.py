@@ -58,6 +58,7 @@ def kinds(block: Block) -> set[type]:
     return {type(each) for each in plan_block(block, CPU.target).body.instructions}
 
 
+@pytest.mark.sampled(2, each="form")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("width", [16, 19, 36, 100])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -70,6 +71,7 @@ def test_a_product_of_gathered_rows_equals_the_reference_executor(dtype, width, 
     assert not {Gather, Gemm} & kinds(block)
 
 
+@pytest.mark.sampled(2, each="form")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch", [4, BATCH])
 @pytest.mark.parametrize("order", [1, 2])
@@ -110,6 +112,7 @@ def test_a_position_out_of_range_is_an_error(wrong, place, index, form):
     assert caught.value.code == "index_out_of_range"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [4, BATCH])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_bits_do_not_depend_on_the_number_of_threads(form, batch, monkeypatch):

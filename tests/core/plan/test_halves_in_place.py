@@ -53,6 +53,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(1, each="form")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_large_16_bit_matrix_is_read_in_place(form, dtype):

@@ -222,6 +222,7 @@ def test_products_of_interpreted_operands_are_hoisted_too(trips):
     both(executable.interpreter.block, arguments(s, executable))
 
 
+@pytest.mark.sampled(1, each="memory")
 @pytest.mark.parametrize("trips", [0, 1, 5, 90, 300])
 @pytest.mark.parametrize("memory", [("store", "recompute"), ("sqrt", "recompute"), ("store", "store")])
 def test_an_operand_of_two_joint_products_is_kept_for_as_many_trips_in_both(memory, trips):

@@ -57,6 +57,7 @@ def over_memory(block: Block, elements: int) -> list[Rows]:
     return [i for i in instructions if isinstance(i, Rows) and i.kernel.rows * i.kernel.inner >= elements]
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
 def test_mean_and_variance_equal_those_of_numpy_in_float64(shape, axes, dtype):
@@ -105,6 +106,7 @@ def test_rows_with_means_far_apart_keep_their_variance():
     np.testing.assert_allclose(variance, x.astype("float64").var(axes, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
 def test_the_bits_do_not_depend_on_the_number_of_threads(shape, axes, dtype, monkeypatch):

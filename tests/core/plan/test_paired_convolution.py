@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 
 from core.codegen.backend import CPU, CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
@@ -22,6 +22,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_windows import QUIET, Case, convolutions, three_forms
 from tests.core.codegen.tiles import multiplies_pairs
+from tests.laws.random_programs import EXAMPLES
 
 __all__ = ["multiplies_pairs"]
 
@@ -92,7 +93,7 @@ def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
 
 
 @pytest.mark.parametrize("few", [False, True])
-@QUIET
+@settings(QUIET, max_examples=-(-EXAMPLES // 30))
 @given(case=convolutions())
 @example(case=Case((1, 2, 3, 2), (1, 2, 1, 1), (1, 1, 3, 2), DEFAULTS, "bfloat16"))
 def test_convolutions_of_all_forms_agree_in_pairs(few, multiplies_pairs, case):

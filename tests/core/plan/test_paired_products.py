@@ -50,6 +50,7 @@ def block_of(equation: str) -> tuple[Block, list[np.ndarray]]:
     return b.build([b.emit("einsum", *given, equation=equation)]), args
 
 
+@pytest.mark.sampled(2, each="equation")
 @pytest.mark.parametrize("equation", CASES)
 def test_an_einsum_of_16_bit_numbers_equals_numpys(equation, multiplies_pairs):
     block, args = block_of(equation)
@@ -69,6 +70,7 @@ def test_a_pass_over_16_bit_numbers_computes_in_float32():
     assert work_of(rows).dtype == "float32"
 
 
+@pytest.mark.sampled(2, each="multiplies_pairs")
 @pytest.mark.parametrize("transpose_x", [False, True])
 @pytest.mark.parametrize("transpose_y", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])

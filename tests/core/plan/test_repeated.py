@@ -56,6 +56,7 @@ def stored(block: Block, elements: int) -> int:
     )
 
 
+@pytest.mark.sampled(2, each="kind")
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("kind", ["batch_norm", "instance_norm", "group_norm", "layer_norm"])

@@ -57,7 +57,7 @@ def scan(trips: int, memory: str, around: int = 0, reverse: bool = False, width:
     return s
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(16, each="memory")
 @pytest.mark.parametrize("memory", CHUNKED)
 @pytest.mark.parametrize("trips", [1, 2, 6, 19])
 @pytest.mark.parametrize("around", [0, 1, 2])
@@ -76,6 +76,7 @@ def test_the_gradients_under_a_memory_policy_agree_with_differences(memory):
     check(scan(7, memory, around=1))
 
 
+@pytest.mark.sampled(2, each="memory")
 @pytest.mark.parametrize("memory", CHUNKED)
 @pytest.mark.parametrize("trips", [1, 9, 50, 333])
 def test_a_scan_under_a_memory_policy_allocates_the_predicted_bytes(memory, trips):

@@ -13,6 +13,7 @@ from core.runtime.run import Run
 from tests.core.plan.agreement import agree, with_ops
 
 
+@pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize(("shape", "count"), [((1,), 1), ((5,), 3), ((2, 3, 17), 9), ((40, 64), 1), ((3, 129), 129)])
 def test_positions_are_drawn_from_rows_of_any_length(shape, count, dtype):

@@ -43,6 +43,7 @@ def values(block, width: int, dtype: str):
     return [rng.normal(size=(NODES, width)).astype(dtype), *edges, *like]
 
 
+@pytest.mark.sampled(2, each="kind")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["segment_sum", "segment_prod", "segment_max", "scatter_add_like"])
 @pytest.mark.parametrize("width", [1, 5, 32, 67])

@@ -98,6 +98,7 @@ def test_a_loop_that_carries_a_transposed_product_agrees(reads):
     agree(block, operands(block))
 
 
+@pytest.mark.sampled(2, each="reader")
 @pytest.mark.parametrize("reader", ["result", "elementwise", "product", "all"])
 @pytest.mark.parametrize("terms, rows, columns", [(64, 16, 8), (300, 40, 3), (70, 2049, 5), (2000, 33, 2)])
 def test_a_narrow_product_of_a_transposed_matrix_is_that_of_the_transposes(terms, rows, columns, reader):

@@ -207,6 +207,7 @@ def test_row_numbers_that_do_not_ascend_are_an_error():
         both(block, [np.array(mask), np.arange(10.0).reshape(5, 2)])
 
 
+@pytest.mark.sampled(1, each="valued")
 @pytest.mark.parametrize("valued", [False, True])
 @pytest.mark.parametrize("scale", SCALES)
 def test_sequences_are_padded_to_the_longest_one(scale, valued):

@@ -85,6 +85,7 @@ def test_a_conversion_of_a_float32_operand_rounds(dtype):
     np.testing.assert_allclose(found[1], (rounded.astype("f8") ** 2).sum(), rtol=2 * float(as_dtype(dtype).type(0.004)))
 
 
+@pytest.mark.sampled(1, each="op")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("op", sorted(ARITHMETIC))
 def test_an_op_on_an_unrounded_result_equals_the_float32_op(op, dtype):
@@ -138,6 +139,7 @@ EXTREMES = [name for name in CHOOSING if name.startswith(("the maximum", "the mi
 """Their adjoints ask whether two numbers are equal: every op of their programs rounds its result."""
 
 
+@pytest.mark.sampled(2, each="name")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [5, 700])
 @pytest.mark.parametrize("name", CHOOSING)
@@ -166,6 +168,7 @@ def test_the_gradient_of_a_choice_goes_to_the_chosen_number(name, rows, dtype):
         np.testing.assert_array_equal(one.astype("f4"), other.astype("f4"))
 
 
+@pytest.mark.sampled(2, each="chain")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [3, 64, 3000])
 @pytest.mark.parametrize("chain", [("mul",), ("mul", "tanh"), ("tanh", "mul", "square"), ("mul", "add", "exp")])
