@@ -10,7 +10,7 @@ from core.ir.aligned import aligned_empty
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """As `aligned_empty`; floats in it are NaN, and positions out of range."""
+    """As `aligned_empty`; floats in it are NaN, and integers are -1 (`test_open_integers` has others)."""
     array = aligned_empty(shape, dtype)
     array.view(np.uint8)[...] = 0xFF
     return array
