@@ -195,7 +195,7 @@ def drawn_lookups(seed: int):
 
 def test_random_steps_with_lookups_agree_with_the_reference_executor():
     beside = 0
-    for seed in range(32):
+    for seed in range(12):
         block, values = drawn_lookups(seed)
         driver = EmulatedDriver(seed, watches=seed % 4 == 0, multiplies=seed % 3 == 0)
         native = native_of(block, driver, sorted_apart=1)
@@ -203,7 +203,7 @@ def test_random_steps_with_lookups_agree_with_the_reference_executor():
             for found, wanted in zip(native(Run(), *values), interpreter_of(block)(Run(), *values), strict=True):
                 same(found, wanted)
         beside += native.region is not None and any(each.beside for each in native.region.code.launches)
-    assert beside >= 8
+    assert beside >= 3
 
 
 def test_an_id_out_of_range_is_the_error_of_the_reference_executor():

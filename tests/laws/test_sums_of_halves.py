@@ -142,7 +142,7 @@ def test_a_product_of_many_factors_rounds_once(name, dtype, run):
 REDUCTIONS = ("sum", "prod", "mean", "cumsum", "cumprod")
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", [HALVES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in HALVES[1:])])
 def test_no_kernel_adds_up_or_multiplies_16_bit_floats_in_their_dtype(dtype, monkeypatch):
     found: set[str] = set()
     current = ""

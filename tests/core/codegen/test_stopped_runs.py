@@ -35,6 +35,7 @@ from tests.core.codegen.forked_runs import survives
 from tests.core.codegen.test_masked_stripes import BACKENDS, PAST, B, D, E, H, L, S, product
 from tests.laws.agreement import in_dtype, step_of
 from tests.laws.examples import OPS, arrays, block_for
+from tests.laws.random_programs import EXAMPLES
 from tests.programs import Sketch
 from tests.rounding import ROUNDING
 
@@ -44,8 +45,8 @@ POISON = 0x7F
 MOST = 150
 """Polls after which a run is stopped one by one; of those that follow, some."""
 
-MEASURES = 6
-"""How many amounts of work a program is compiled with, beyond which a function polls."""
+MEASURES = min(6, EXAMPLES // 60)
+"""How many amounts of work a program is compiled with, beyond which a function polls: 2, and 6 in `make test-all`."""
 
 COUNTED = """define internal i64 @counted_poll(ptr %word) {
   %before = atomicrmw add ptr %word, i64 1 monotonic

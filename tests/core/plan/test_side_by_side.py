@@ -214,7 +214,7 @@ def test_places_that_count_as_apart_have_no_byte_in_common():
     rng = np.random.default_rng(7)
     root = Root(10_000, "arena", "x")
     apart = 0
-    for _ in range(20_000):
+    for _ in range(5_000):
         places, found = [], []
         for dtype in rng.choice(["float32", "bool", "float64"], 2):
             axes = [(int(rng.integers(1, 5)), int(rng.choice([-6, -2, 0, 1, 2, 3, 6, 8, 12]))) for _ in range(3)]
@@ -224,4 +224,4 @@ def test_places_that_count_as_apart_have_no_byte_in_common():
         if _apart(*places):
             apart += 1
             assert found[0].isdisjoint(found[1]), places
-    assert apart > 2000
+    assert apart > 500
