@@ -22,14 +22,18 @@ from tests.paths import ROOT
 from tests.ports import free_port
 from tests.postgres import Postgres, postgres
 from tests.service.documented import check_documented
+from tests.service.forked import Forked
 
-__all__ = ["Served", "serve"]
+__all__ = ["COMMAND", "Served", "serve"]
+
+COMMAND = ("-m", "service", "serve")
+"""The arguments of Python that start a service."""
 
 
 class Served:
     """A running service and a client for it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, data_dir: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, url: str, data_dir: Path) -> None:
         self.process = process
         self.url = url
         self.data_dir = data_dir
@@ -53,12 +57,13 @@ def serve(
     data_dir: Path,
     *,
     stderr: IO[str] | None = None,
-    command: Sequence[str] = ("-m", "service", "serve"),
+    command: Sequence[str] | None = None,
     **settings: object,
 ) -> Iterator[Served]:
-    """Run `python -m service serve` with these settings until the block ends.
+    """Run `backpass serve` with these settings until the block ends.
 
-    stderr: receives its log lines. command: arguments of Python in place of the usual ones.
+    stderr: receives its log lines. command: arguments of a new interpreter, such as `COMMAND`; by default the service
+    is `Forked`, which saves its imports.
     """
     given = {
         "data_dir": data_dir,
@@ -68,7 +73,10 @@ def serve(
         "log_level": "warning",
     } | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
-    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stderr=stderr)
+    if command is None:
+        process: subprocess.Popen[bytes] | Forked = Forked(["serve"], environment, stderr=stderr)
+    else:
+        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stderr=stderr)
     served = Served(process, f"http://127.0.0.1:{given['port']}", data_dir)
     try:
         served.wait_until_ready()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.house import CLOCK
-from tests.service.conftest import serve
+from tests.service.conftest import COMMAND, serve
 from tests.service.routes.test_gradients import asked
 from tests.service.wire import endless, opened, problem, regression, tensors
 
@@ -28,7 +28,7 @@ def test_deadlines_leases_and_heartbeats_do_not_follow_the_clock_of_the_day(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CLOCK), os.environ.get("PYTHONPATH", "")]))
     sketch = regression()
     feeds = tensors({name: sketch.values[name] for name in ("x", "y")})
-    with serve(tmp_path / "data", **LONG, heartbeat_timeout=3) as served:
+    with serve(tmp_path / "data", command=COMMAND, **LONG, heartbeat_timeout=3) as served:
         client = served.client
         with (
             opened(client, sketch, durability="none") as kept,

@@ -17,7 +17,7 @@ import cupy
 
 from tests.device.emulator import compiler
 from tests.device.worker_gpu import environment
-from tests.service.conftest import serve
+from tests.service.conftest import COMMAND, serve
 from tests.service.schemas.test_openapi import BODIES, SENT, filled
 from tests.service.wire import array, opened, regression, tensors
 
@@ -40,7 +40,10 @@ def gpu(tmp_path_factory, request):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(orders).items() if request.param == "emulated" else ():
             patch.setenv(name, value)
-        with (folder / "log").open("w") as log, serve(folder / "data", device="cuda", stderr=log) as served:
+        with (
+            (folder / "log").open("w") as log,
+            serve(folder / "data", device="cuda", stderr=log, command=COMMAND) as served,
+        ):
             served.orders, served.log, served.is_emulated = orders, folder / "log", request.param == "emulated"
             yield served
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.paths import ROOT
-from tests.service.conftest import serve
+from tests.service.conftest import COMMAND, serve
 
 
 @pytest.mark.parametrize("name", ["port", "metrics_port"])
@@ -38,7 +38,7 @@ def test_a_port_in_use_ends_the_start_at_once(tmp_path, name):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_orderly_stop_exits_with_status_0(tmp_path, number):
-    with serve(tmp_path, workers=1) as served:
+    with serve(tmp_path, command=COMMAND, workers=1) as served:
         served.process.send_signal(number)
 
         assert served.process.wait(60) == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.service.conftest import Served, serve
+from tests.service.conftest import COMMAND, Served, serve
 from tests.service.routes.test_gradients import asked
 from tests.service.wire import endless, problem
 
@@ -48,7 +48,7 @@ def ready(served: Served) -> tuple[int, dict[str, Any]]:
 
 
 def test_readiness_ends_at_once_and_work_is_refused_after_the_delay_while_calls_end(tmp_path) -> None:
-    with serve(tmp_path, **LONG, drain_delay=3, graceful_shutdown=20) as served:
+    with serve(tmp_path, command=COMMAND, **LONG, drain_delay=3, graceful_shutdown=20) as served:
         with running(served, 6) as answers:
             served.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
@@ -70,7 +70,7 @@ def test_readiness_ends_at_once_and_work_is_refused_after_the_delay_while_calls_
 
 
 def test_calls_that_outlast_the_grace_period_are_answered_and_the_exit_status_is_0(tmp_path) -> None:
-    with serve(tmp_path, **LONG, graceful_shutdown=2) as served:
+    with serve(tmp_path, command=COMMAND, **LONG, graceful_shutdown=2) as served:
         with running(served, 60) as answers:
             served.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
@@ -80,7 +80,7 @@ def test_calls_that_outlast_the_grace_period_are_answered_and_the_exit_status_is
 
 
 def test_a_second_signal_ends_the_service_at_once(tmp_path) -> None:
-    with serve(tmp_path, **LONG, drain_delay=20, graceful_shutdown=60) as served:
+    with serve(tmp_path, command=COMMAND, **LONG, drain_delay=20, graceful_shutdown=60) as served:
         served.process.send_signal(signal.SIGTERM)
         wait_for(lambda: ready(served)[0] == 503)
 

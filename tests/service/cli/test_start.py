@@ -14,7 +14,7 @@ import pytest
 
 from service.doctor import examine
 from tests.paths import ROOT
-from tests.service.conftest import serve
+from tests.service.conftest import COMMAND, serve
 
 
 def ended(**settings: object) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,10 @@ def test_a_start_with_an_unknown_kind_of_object_store_is_refused_in_one_sentence
 
 def test_a_start_warns_of_unknown_settings_and_names_its_directory_which_is_private(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1, log_level="info") as served:
+    with (
+        log.open("w") as stderr,
+        serve(tmp_path / "data", stderr=stderr, command=COMMAND, foo=1, log_level="info") as served,
+    ):
         mode = stat.S_IMODE(served.data_dir.stat().st_mode)
     messages = [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
