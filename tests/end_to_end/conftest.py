@@ -1,4 +1,4 @@
-"""Fixtures: a running service for each test module."""
+"""Fixtures: a running service for the tests of this directory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from backpass_client import Service
-from examples.demo import running_service
-from tests.ports import free_port
+from tests.service.conftest import serve
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="2", port=str(free_port())) as address:
-        yield address
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("data"), workers=2) as served:
+        yield served.url
 
 
 @pytest.fixture(scope="module")

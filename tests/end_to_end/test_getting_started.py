@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from examples.demo import running_service
 from tests.paths import ROOT
-from tests.ports import free_port
+from tests.service.conftest import serve
 
 START = ROOT / "docs" / "start"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="1", port=str(free_port())) as address:
-        yield address
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("data")) as served:
+        yield served.url
 
 
 def blocks(name: str, kind: str) -> list[str]:
