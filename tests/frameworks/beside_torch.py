@@ -37,9 +37,9 @@ def assert_as_in_torch(
     seed = torch.randn(expected.shape, dtype=expected.dtype)
 
     program = bp.from_torch(module, inputs, service, loss=lambda y, target: (y * target).sum(), targets=seed)
-    feeds = dict(zip(program.inputs, map(to_array, (seed, *inputs)), strict=True))
+    feeds = dict(zip(program.inputs, map(to_array, (*inputs, seed)), strict=True))
     parameters = {name: each for name, each in same.named_parameters() if each.requires_grad}
-    differentiated = {n: x for n, x in zip(program.inputs[1:], leaves, strict=True) if x.requires_grad} | parameters
+    differentiated = {n: x for n, x in zip(program.inputs, leaves, strict=False) if x.requires_grad} | parameters
     loss, output = program.outputs
     found = program.gradients(
         feeds=feeds, targets=[loss], inputs=list(differentiated), fetch=[output], unconnected="zeros"
