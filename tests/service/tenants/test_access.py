@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from service.cli.main import main
 from service.http.auth import is_public, scope_of
 from tests.paths import ROOT
 from tests.service.conftest import serve
+from tests.service.forked import Forked
 from tests.service.wire import opened, problem, regression, tensors
 
 SKETCH = regression()
@@ -253,10 +255,10 @@ def refusal(data_dir, **settings: object) -> str:
     """The message of a service that does not start."""
     given = {"data_dir": data_dir, "port": 0, "workers": 1, "device": "cpu"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
-    serving = [sys.executable, "-m", "service", "serve"]
-    done = subprocess.run(serving, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode in (1, 2)
-    return done.stderr.strip().splitlines()[-1]
+    with tempfile.TemporaryFile("w+") as log:
+        assert Forked(["serve"], environment, stderr=log).wait(60) in (1, 2)
+        log.seek(0)
+        return log.read().strip().splitlines()[-1]
 
 
 def test_a_service_without_keys_refuses_to_listen_on_other_addresses_than_loopback(tmp_path):

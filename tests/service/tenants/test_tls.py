@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 
 import httpx
@@ -14,8 +13,8 @@ import pytest
 
 from service.cli import healthcheck
 from tests.certificates import certificate, needs_openssl
-from tests.paths import ROOT
 from tests.ports import free_port
+from tests.service.forked import Forked
 
 pytestmark = needs_openssl
 
@@ -37,7 +36,7 @@ def test_a_service_with_a_certificate_speaks_tls_and_takes_a_new_one_after_sighu
     settings |= {"TLS_CERT": tmp_path / "cert", "TLS_KEY": tmp_path / "key"}
     for name, value in settings.items():
         monkeypatch.setenv(f"BACKPASS_{name}", str(value))
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT)
+    process = Forked(["serve"], os.environ)
     try:
         end = time.monotonic() + 60
         while healthcheck.main([]) != 0:  # reads the settings of the environment
