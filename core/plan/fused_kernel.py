@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from core.plan.fusion import Draft, Fusion
@@ -26,23 +26,24 @@ def row_kernel_of(fusion: Fusion) -> Rows | None:
 
     None if nothing is left to do, because other fusions compute or look up the same themselves.
     """
-    drafts = _needed(fusion.drafts)
-    if not drafts:
+    place = {n: i for i, n in enumerate(_needed(fusion.drafts))}
+    if not place:
         return None
+    drafts = [fusion.drafts[n] for n in place]
     sizes, columns = _merged_domain(fusion, drafts)
     # rows beyond a length are left out at the end, so the axis that has it stays the outermost one
     in_any_order = fusion.size is None and all(d.instr.kind in IN_ANY_ORDER for d in drafts)
     if in_any_order:
         stored = [bool(d.view) for d in drafts if d.walks]
         _bring_dense_last(sizes, columns, [c for c, is_stored in zip(columns, stored, strict=True) if is_stored])
-    kernel, views = _kernel(drafts, sizes, columns)
+    kernel, views = _kernel(drafts, place, sizes, columns)
     if in_any_order:
         kernel = _with_rows_together(kernel, fusion.limits)
     return Rows(kernel, views, tuple(fusion.ops), location=fusion.location)
 
 
-def _needed(drafts: Sequence[Draft]) -> list[Draft]:
-    """`drafts` without values that nothing in the fusion reads or stores, and without the checks of such lookups."""
+def _needed(drafts: Sequence[Draft]) -> list[int]:
+    """The positions of `drafts` but those of values that nothing in the fusion reads or stores, and of their checks."""
     used = {n for n, d in enumerate(drafts) if d.instr.kind in ("store", "accumulate", "check") and d.guards is None}
     for n in reversed(range(len(drafts))):
         if n in used:
@@ -50,11 +51,7 @@ def _needed(drafts: Sequence[Draft]) -> list[Draft]:
         if drafts[n].lookup is not None and n in used:
             checks = [m for m, d in enumerate(drafts) if d.guards == n]
             used.update(checks, *(drafts[m].instr.args for m in checks))
-    place = {n: i for i, n in enumerate(sorted(used))}
-    return [
-        replace(drafts[n], instr=replace(drafts[n].instr, args=tuple(place[a] for a in drafts[n].instr.args)))
-        for n in place
-    ]
+    return sorted(used)
 
 
 def _merged_domain(fusion: Fusion, drafts: Sequence[Draft]) -> tuple[list[int], list[Column]]:
@@ -70,9 +67,9 @@ def _merged_domain(fusion: Fusion, drafts: Sequence[Draft]) -> tuple[list[int], 
 
 
 def _kernel(
-    drafts: Sequence[Draft], sizes: Sequence[int], columns: Sequence[Column]
+    drafts: Sequence[Draft], place: Mapping[int, int], sizes: Sequence[int], columns: Sequence[Column]
 ) -> tuple[RowKernel, tuple[View, ...]]:
-    """The kernel of `drafts` over a domain, and the views of its operands."""
+    """The kernel of `drafts` over a domain, and the views of its operands. place: of each draft in the code."""
     inner = sizes[-1] if sizes else 1
     operands: list[Operand] = []
     views: list[View] = []
@@ -80,7 +77,8 @@ def _kernel(
     walks = iter(columns)
     for draft in drafts:
         instr, attrs = draft.instr, draft.instr.attrs
-        operand, full = -1, any(code[a].full for a in instr.args)
+        args = tuple(place[a] for a in instr.args)
+        operand, full = -1, any(code[a].full for a in args)
         column = next(walks) if draft.walks else []
         outer, along = tuple(column[:-1]), column[-1] if column else 0
         if instr.kind == "iota":
@@ -92,7 +90,7 @@ def _kernel(
             views.append(draft.view)
             full = full or along != 0
         full = full and instr.kind != "reduce" and inner > 1
-        code.append(replace(instr, full=full, attrs=attrs, operand=operand))
+        code.append(RowInstruction(instr.kind, instr.dtype, full, args, instr.op, attrs, operand, instr.value))
     return RowKernel(tuple(sizes[:-1]), inner, tuple(operands), tuple(code)), tuple(views)
 
 
