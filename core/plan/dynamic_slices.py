@@ -57,7 +57,8 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
     for axis in (sizes_of(low, op.inputs[0]).keys() | sizes_of(low, op.inputs[1]).keys()) - set(axes):
         op = with_equal(low, op, (0, axis), (1, axis))
     given, own = sizes_of(low, op.inputs[0]), sizes_of(low, op.inputs[1])
-    x, out = low.type(op.inputs[0]), low.type(op.inputs[1])
+    x = low.type(op.inputs[0])
+    out = TensorType(low.type(op.inputs[1]).shape, x.dtype)
     if out.dtype == "bool":
         raise Unsupported("a sum of bools")
     entry = whole(low, op.inputs[0])

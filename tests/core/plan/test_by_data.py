@@ -55,6 +55,15 @@ def test_slices_at_positions_that_are_data_and_their_inverses(dtype):
     agree(block, *([x, *(np.array(p) for p in place), v] for place in places))
 
 
+@pytest.mark.parametrize(("dtype", "other"), [("float32", "float16"), ("bfloat16", "float32")])
+def test_a_placed_slice_keeps_its_dtype_beside_an_array_of_another_one(dtype, other):
+    types = {"v": TensorType((2,), dtype), "x": TensorType((5,), other)}
+    types |= {n: TensorType((1,), "int64") for n in "bes"}
+    block = with_ops(types, ("dynamic_slice_into", "vxbes", {"axes": (0,)}))
+
+    agree(block, [np.ones(2, as_dtype(dtype)), np.ones(5, as_dtype(other)), *(np.array([n]) for n in (1, 3, 1))])
+
+
 @pytest.mark.sampled(2, each="dtype")
 @pytest.mark.parametrize("count", [3, 5, 8, 9])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
