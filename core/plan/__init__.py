@@ -55,8 +55,8 @@ From ops to instructions:
     meeting_sizes open sizes that meet in one op
     size_multiples  products and multiples of open sizes
     along_open, open_slices
-                  lowerings of ops along an axis whose size only the run tells: running results, sorts, positions of
-                  extremes; slices, borders, joins
+                  lowerings of ops along an axis whose size only the run tells: running results, sorts; slices,
+                  borders, joins
     nested_sizes, element_sizes, scan_lengths
                   largest sizes of arrays that loops and branches carry, record and return, of elements of tensor
                   arrays, and of their number

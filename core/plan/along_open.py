@@ -1,4 +1,4 @@
-"""Running results, sorting, and positions of extremes along an axis whose size only the run tells."""
+"""Running results and sorting along an axis whose size only the run tells."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 
 from core.ir import HOLE, Op, TensorType
 from core.ops.common.types import as_dtype
-from core.ops.reduction.sums import identity_of_extreme
-from core.plan.compose import Maker
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Incomparable
 from core.plan.sized import of_known_sizes, rule, set_sizes, under, whole
@@ -50,25 +48,6 @@ def _last(type: TensorType, descending: bool) -> Any:
     if not type.is_float:
         return np.iinfo(dtype).min if descending else np.iinfo(dtype).max
     return -np.inf if descending else np.nan
-
-
-@rule("argmax", "argmin")
-def _argmax(low: Lowering, op: Op) -> None:
-    """Beyond the length is what no element is smaller than, or larger; the first of equal elements counts."""
-    x, of = op.inputs[0], Maker(low)
-    axis, type = op.attrs["axis"] % low.type(x).rank, low.type(x)
-    size = low.sizes.get(x, {}).get(axis)
-    if size is None:
-        along_known(low, op)
-        return
-    declared = low.block.types[op.outputs[0]]
-    assert isinstance(declared, TensorType)
-    gone = declared.rank < type.rank
-    set_sizes(low, op, [{i - (gone and i > axis): s for i, s in low.sizes.get(x, {}).items() if i != axis}])
-    some = of("greater_than", size.length, of.integer(0))
-    of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
-    fill = identity_of_extreme(as_dtype(type.dtype), -1 if op.type == "argmax" else 1)
-    run_known(low, under(low, op, {x: whole(low, x, fill, frozenset({axis}))}))
 
 
 @rule("is_last")

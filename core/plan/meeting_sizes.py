@@ -18,6 +18,7 @@ __all__ = [
     "agreeing",
     "broadcast",
     "first_of",
+    "is_one",
     "known_size",
     "matched",
     "same_size",
@@ -173,6 +174,12 @@ def with_equal(low: Lowering, op: Op, one: tuple[int, int], other: tuple[int, in
         second = same
     names = {i: first, j: second}
     return replace(op, inputs=tuple(names.get(k, name) for k, name in enumerate(op.inputs)))
+
+
+def is_one(low: Lowering, op: Op, operand: int, axis: int) -> bool:
+    """Whether an operand is known to have the size 1 along an axis, so that broadcasting repeats it."""
+    name = op.inputs[operand]
+    return axis not in sizes_of(low, name) and low.type(name).shape[axis] == 1
 
 
 def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str:

@@ -10,7 +10,7 @@ from core.ir import Op
 from core.plan.compose import Maker
 from core.plan.entries import Entry, positions
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import Axes, sizes_of, with_equal
+from core.plan.meeting_sizes import Axes, is_one, sizes_of, with_equal
 from core.plan.sized import by_image, rule, run, set_sizes, under, whole, within
 from core.plan.unsupported import Unsupported
 
@@ -39,7 +39,7 @@ def _systems(low: Lowering, op: Op) -> None:
     sizes: Axes = {}
     for axis in range(rank - 2):
         places = [(i, axis - rank + r) for i, r in enumerate(ranks) if axis - rank + r >= 0]
-        places = [at for at in places if not _is_one(low, op, *at)]
+        places = [at for at in places if not is_one(low, op, *at)]
         if len(places) == 2 and any(at[1] in sizes_of(low, op.inputs[at[0]]) for at in places):
             op = with_equal(low, op, *places)
         for i, own in places:
@@ -100,7 +100,7 @@ def _diagonal_into(low: Lowering, op: Op) -> None:
 
 
 def _beside(low: Lowering, op: Op, name: str) -> list[int]:
-    """The axes of an array beside the two of the matrices. Raises Unsupported if one of these is open."""
+    """The axes of the batch: all but the two of a matrix. Raises Unsupported if a matrix has an open size."""
     rank = low.type(name).rank
     matrix = {op.attrs["axis1"] % rank, op.attrs["axis2"] % rank}
     if matrix & sizes_of(low, name).keys():
@@ -130,8 +130,3 @@ def _with_identity(low: Lowering, name: str) -> Entry:
         there = within(low, tuple(n if i == axis else 1 for i, n in enumerate(shape)), axis, size)
         entry = of.where(there, entry, of.cast(same, entry.dtype))
     return entry
-
-
-def _is_one(low: Lowering, op: Op, operand: int, axis: int) -> bool:
-    name = op.inputs[operand]
-    return axis not in sizes_of(low, name) and low.type(name).shape[axis] == 1

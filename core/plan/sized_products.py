@@ -12,7 +12,7 @@ from core.ops.linalg.einsum import terms_of
 from core.plan.geometry import Tail
 from core.plan.instructions import PRODUCT_BLOCK, Gemm, Kernel, Limited, product_block
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import sizes_of, with_equal
+from core.plan.meeting_sizes import is_one, sizes_of, with_equal
 from core.plan.memory import View
 from core.plan.size_multiples import scaled
 from core.plan.sized import rule, run, set_sizes, under, whole
@@ -133,7 +133,7 @@ def _by_letters(low: Lowering, op: Op, terms: Sequence[str], result: str, broadc
     sizes: dict[str, Size] = {}
     for c in dict.fromkeys("".join(terms)):
         places = [(i, term.index(c)) for i, term in enumerate(terms) if c in term]
-        first, *others = [at for at in places if not (c in broadcasting and _is_one(low, op, *at))] or places
+        first, *others = [at for at in places if not (c in broadcasting and is_one(low, op, *at))] or places
         for other in others * 2:  # the last one may tell a smaller size for all
             op = with_equal(low, op, first, other)
         size = sizes_of(low, op.inputs[first[0]]).get(first[1])
@@ -174,8 +174,3 @@ def _cleared(low: Lowering, op: Op, axes: Sequence[frozenset[int]]) -> Op:
     for name, own in zip(op.inputs, axes, strict=True):
         cleared[name] = cleared.get(name, frozenset()) | own
     return under(low, op, {name: whole(low, name, 0, own) for name, own in cleared.items() if own})
-
-
-def _is_one(low: Lowering, op: Op, operand: int, axis: int) -> bool:
-    name = op.inputs[operand]
-    return axis not in sizes_of(low, name) and low.type(name).shape[axis] == 1

@@ -244,16 +244,7 @@ def _tiles(low: Lowering, op: Op) -> None:
 def along_known(low: Lowering, op: Op) -> None:
     """Ops along an axis of known size, and those whose results depend on the elements before theirs alone."""
     own = sizes_of(low, op.inputs[0])
-    declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
-    assert isinstance(declared, TensorType)
     if any(sizes_of(low, n) != own for n in op.inputs[:2]):
         raise Incomparable
-    if op.type in ("one_hot", "running_argmax"):
-        set_sizes(low, op, [dict(own)])
-    else:
-        axis = op.attrs["axis"] % rank
-        if axis in own:
-            raise Unsupported(f"{op.type} along an axis whose size only the run tells")
-        gone = declared.rank < rank
-        set_sizes(low, op, [{i - (gone and i > axis): s for i, s in own.items()} for _ in op.outputs])
+    set_sizes(low, op, [dict(own) for _ in op.outputs])
     run(low, op)

@@ -51,14 +51,33 @@ def _reduce(low: Lowering, op: Op) -> None:
 
 
 def _extreme(low: Lowering, op: Op, over: frozenset[int]) -> None:
-    of, x, kind = Maker(low), op.inputs[0], KINDS[op.type]
-    own, type, out = sizes_of(low, x), low.type(x), low.type(op.outputs[0])
-    for axis in over & own.keys() if op.attrs["empty"] == "error" else ():
-        some = of("greater_than", own[axis].length, of.integer(0))
-        of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
+    x, kind, type, out = op.inputs[0], KINDS[op.type], low.type(op.inputs[0]), low.type(op.outputs[0])
+    if op.attrs["empty"] == "error":
+        _check_some(low, op, over)
     entry = whole(low, x, identity_of_extreme(as_dtype(type.dtype), -1 if kind == "max" else 1), over)
     low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
-    clear_integers(low, op)  # the extreme of no elements is none of them
+    clear_integers(low, op)  # behind other open sizes, an extreme of no elements is not 0
+
+
+@rule("argmax", "argmin")
+def _position(low: Lowering, op: Op) -> None:
+    """Fill the positions beyond the length with the neutral number. Of equal elements the first one is found."""
+    x, type = op.inputs[0], low.type(op.inputs[0])
+    over = frozenset({op.attrs["axis"] % type.rank})
+    set_sizes(low, op, [_left(low, op, over)])
+    if over & sizes_of(low, x).keys():
+        _check_some(low, op, over)
+        fill = identity_of_extreme(as_dtype(type.dtype), -1 if op.type == "argmax" else 1)
+        op = under(low, op, {x: whole(low, x, fill, over)})
+    run(low, op)
+
+
+def _check_some(low: Lowering, op: Op, over: frozenset[int]) -> None:
+    """Check that the operand has elements along these axes."""
+    of, x = Maker(low), op.inputs[0]
+    for axis in over & sizes_of(low, x).keys():
+        some = of("greater_than", sizes_of(low, x)[axis].length, of.integer(0))
+        of.check(some, "shape_mismatch", f"cannot reduce {x} over an axis of size 0", op.location)
 
 
 def summed(low: Lowering, kind: str, x: str, over: frozenset[int], type: TensorType) -> Entry:

@@ -363,7 +363,7 @@ def whole_numbers(s: Sketch) -> list[str]:
 
 
 def cuts(s: Sketch) -> list[str]:
-    """Slices of open axes whose ends are data, beside open axes that they leave as they are."""
+    """Slices along open and known axes with ends that are data. Other open axes keep their sizes."""
     x, made = x_of(s, BATCH, TIME, 4), []
     for i, (axes, first, end, step) in enumerate(
         (

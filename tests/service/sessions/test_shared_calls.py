@@ -241,7 +241,7 @@ async def test_a_call_is_not_taken_for_that_of_another_process_when_the_store_fa
         assert (reply.result["version"], reply.result["rate"]) == (3, 5 if stored else 7)
 
 
-async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
+async def test_gradients_of_outdated_values_are_not_streamed(pair):
     first, second = pair
     id = await opened(first)
     await step(first, id)

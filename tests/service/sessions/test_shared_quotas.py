@@ -25,7 +25,7 @@ async def test_requests_at_the_same_time_share_the_quota_of_sessions(pair):
     assert [each.code for each in refused] == ["quota-exceeded"] * 3
 
 
-async def test_a_session_that_is_stored_but_not_open_yet_counts_once(pair):
+async def test_a_stored_session_counts_once_before_it_is_open(pair):
     first, _ = pair
     limits = Settings(sessions=2)
     first.registry.quota = lambda tenant: limits
