@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
 from collections import defaultdict
@@ -34,34 +35,53 @@ THINNER = 3.0
 """Factor of the numbers of `sampled`, so that `make test` stays within its 15 minutes."""
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: Any) -> Any:
+    """Make the cases of a test; with `-m "not slow"`, no slow ones, and those that its marker `sampled` chooses.
+
+    To make all of them and to deselect most would take more than half of the time of a collection. The first case
+    always stays: a test without cases would run once, without parameters.
+    """
+    yield
+    if "not slow" not in metafunc.config.getoption("markexpr"):
+        return
+    cases, test = metafunc._calls, metafunc.definition  # no public hook removes cases
+    if marker := test.get_closest_marker("sampled"):
+        cases[:] = _sample(test.nodeid, cases, *marker.args, **marker.kwargs)
+    slow = test.get_closest_marker("slow") is not None
+    cases[1:] = [case for case in cases[1:] if not slow and all(mark.name != "slow" for mark in case.marks)]
+
+
+def _sample(test: str, cases: Any, n: int, each: str | None = None) -> Any:
+    """The first case, and about one of `THINNER` n others; with `each`, the first one for each value of that parameter.
+
+    A case is chosen by its identifier, so that a new op changes no other choice.
+    """
+    seen: set[Any] = set()
+    for case in cases:
+        value = case.params[each] if each else None
+        if value not in seen or not zlib.crc32(f"{test}[{case.id}]".encode()) % round(THINNER * n):
+            yield case
+        seen.add(value)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: Any) -> Any:
+    """Collect without garbage collections: tens of thousands of tests stay until the end, and few objects go."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
+    gc.freeze()  # also for the collections that tests cause
+    return result
+
+
 def pytest_collection_modifyitems(config: Any, items: Any) -> None:
-    _sample(items)
     if config.getoption("--native"):
         for item in items:
             if item.get_closest_marker("reference"):
                 item.add_marker(pytest.mark.skip(reason="about the reference executor"))
-
-
-def _sample(items: Any) -> None:
-    """Mark cases of tests with the marker `sampled` as slow: all but the first one and about one of so many others.
-
-    The number is multiplied by `THINNER`.
-
-    With `each`, the first case for each value of that parameter stays. A case is chosen by its identifier, so that a
-    new op changes no other choice.
-    """
-    seen: set[tuple[str, Any]] = set()
-    for item in items:
-        marker = item.get_closest_marker("sampled")
-        if marker is None:
-            continue
-        each = marker.kwargs.get("each")
-        case = item.nodeid.partition("[")[0], item.callspec.params[each] if each else None
-        first = case not in seen
-        seen.add(case)
-        if not first and zlib.crc32(item.nodeid.encode()) % round(THINNER * marker.args[0]):
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
