@@ -26,20 +26,22 @@ from core.compiler.room import Room, room_for
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import OPTIMIZERS
 from core.plan import instructions, linear, moments, sized_products, sizes
+from tests.behind import MESSAGE, check_integers_behind_sizes
 from tests.open_programs import OpenProgram
 from tests.programs import whole
 
 SIZES = ((3, 5, False), (16, 11, False), (1, 1, False), (7, 13, True), (5, 0, False), (0, 4, False))
 """(sequences, their length, whether a feed has a single step)"""
 
-BEYOND = {"f": np.nan, "V": np.nan, "i": 2**40, "b": True}
+BEYOND = {"f": np.nan, "V": np.nan, "i": 2**40, "u": 2**40, "b": True}
 PRECISION = {"float64": 1e-7, "float32": 2e-3}
 
 
 def poisoned(room: Room, packed: dict[str, Any], feeds: dict[str, np.ndarray]) -> dict[str, Any]:
     """The inputs of a step with values that it must not read beyond the feeds."""
     for name in room.shapes:
-        larger = np.full(room.shapes[name], BEYOND[feeds[name].dtype.kind], feeds[name].dtype)
+        dtype, number = feeds[name].dtype, BEYOND[feeds[name].dtype.kind]
+        larger = np.full(room.shapes[name], min(number, np.iinfo(dtype).max) if dtype.kind in "iu" else number, dtype)
         larger[tuple(map(slice, feeds[name].shape))] = feeds[name]
         packed[f"{name}@ROOM"] = larger
     return packed
@@ -50,6 +52,7 @@ def ran(executable: Executable, values: dict[str, Any]) -> Outputs | str:
     try:
         return executable.step({n: v for n, v in values.items() if n in executable.input_names}, seed=3, step=5)
     except ExecutionError as error:
+        assert MESSAGE not in str(error), error
         return error.code
 
 
@@ -114,7 +117,8 @@ def test_gradients_with_room_of_feeds_and_parameters_equal_those_of_known_sizes(
 
 
 @pytest.mark.parametrize("seed", range(14, 18))
-def test_an_evaluation_with_room_equals_that_of_known_sizes(seed):
+def test_an_evaluation_with_room_equals_that_of_known_sizes_and_integers_behind_them_are_0(seed, monkeypatch):
+    check_integers_behind_sizes(monkeypatch)
     made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)
 
     assert_equal_for_all_sizes(

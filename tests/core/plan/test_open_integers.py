@@ -12,6 +12,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.compiler.room import room_for
 from core.ir.aligned import aligned_empty
 from core.wire import read
+from tests.behind import check_integers_behind_sizes
 from tests.core.compiler.test_room_programs import poisoned
 from tests.programs import Sketch
 
@@ -77,8 +78,13 @@ def feeds_of(rows: int, columns: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_values_and_gradients_agree_with_the_reference_executor(case: Callable[[Sketch], str]):
+def test_values_and_gradients_agree_with_the_reference_executor(
+    case: Callable[[Sketch], str], checked: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if checked:
+        check_integers_behind_sizes(monkeypatch)
     s = Sketch()
     for name, value in feeds_of(3, 2).items():
         s.feed(name, value, str(value.dtype), shape=OPEN[name])
