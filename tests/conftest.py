@@ -31,7 +31,7 @@ def pytest_configure(config: Any) -> None:
         os.environ.setdefault("BACKPASS_COMPILE", "always")  # for the services that tests start
 
 
-THINNER = 3.0
+THINNER = 4.0
 """Factor of the numbers of `sampled`, so that `make test` stays within its 15 minutes."""
 
 

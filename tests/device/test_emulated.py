@@ -74,6 +74,7 @@ def test_many_random_programs_agree_with_the_reference_executor(document, seed, 
     check_random_program(document, seed, width, dtype)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("blocks", "block", "rules"), [(1, 128, SCOPES[0]), *((3, 64, each) for each in SCOPES[1:])])
 def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_threads(blocks, block, rules):
     step, values = training_step()

@@ -19,6 +19,7 @@ SLICES = 4
 INSIDE = tuple(f"d_{name}" for name in INPUTS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_a_derivative_inside_of_a_program_is_the_gradient_of_a_query(part):
     for seed in range(part, EXAMPLES // 8, SLICES):

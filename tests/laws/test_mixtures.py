@@ -159,16 +159,19 @@ def compare(
         wrt = [*wrt, *block.params[count:]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", QUICK)
 def test_a_mixture_agrees_with_the_reference_executor(seed, monkeypatch, guards):
     compare(seed, monkeypatch, guards)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SCORED)
 def test_a_mixture_with_scores_of_gathered_rows_agrees_with_the_reference_executor(seed, monkeypatch, guards):
     compare(seed, monkeypatch, guards, scored=True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", NESTED)
 def test_a_mixture_inside_of_loops_and_branches_agrees_with_the_reference_executor(seed, monkeypatch, guards):
     compare(seed, monkeypatch, guards, nested=True)

@@ -95,6 +95,7 @@ def writers(document: Document) -> Mapping[tuple[int, str], set[str]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_name_in_no_grad_set_stops_as_an_op_after_each_write_does(part):
     for seed in seeds(part, 12):

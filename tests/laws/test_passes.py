@@ -102,6 +102,7 @@ def test_each_pass_alone_keeps_the_results(transform: Callable[[Block], Block], 
         same(results(backward.program, changed, seed), results(backward.program, block, seed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_merged_loops_alone_keep_the_results(part: int) -> None:
     """A forward program next to its backward pass has its loops twice; the second ones record residuals."""
@@ -127,6 +128,7 @@ def loops(block: Block) -> int:
     return sum(op.type == "loop" for op in block.ops)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_expansion_alone_gives_the_values_of_the_unrolled_program(part: int) -> None:
     for seed in seeds(part):
@@ -150,6 +152,7 @@ def test_expansion_alone_gives_the_values_of_the_unrolled_program(part: int) -> 
         )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 @pytest.mark.parametrize("policy", ["sqrt", "binomial"])
 def test_chunked_loops_alone_keep_the_results(policy: Any, part: int) -> None:
@@ -164,6 +167,7 @@ def test_chunked_loops_alone_keep_the_results(policy: Any, part: int) -> None:
         same(results(program, chunked, seed), results(program, block, seed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_recomputation_alone_keeps_the_results(part: int) -> None:
     for seed in seeds(part):
@@ -183,6 +187,7 @@ def test_recomputation_alone_keeps_the_results(part: int) -> None:
         same(results(backward.program, changed, seed), results(backward.program, replace(block, results=wanted), seed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_bound_sizes_alone_keep_the_results(part: int) -> None:
     for seed in seeds(part):

@@ -64,6 +64,7 @@ def allocated(executable: Executable, values: Mapping[str, Any]) -> int:
     return arrays + sum(each.stack_bytes for each in regions)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_workloads_of_the_bench_allocate_the_predicted_bytes(name):
     workload = SMALL[name]()
@@ -150,6 +151,7 @@ def test_no_random_program_allocates_more_than_predicted_for_its_longest_loop(do
             assert allocated(executable, given) <= predicted["peak_bytes"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 5])
 def test_no_random_program_on_arrays_allocates_more_than_predicted(seed):
     sketch = array_program(seed, width=300, rooms=1 + seed % 2)

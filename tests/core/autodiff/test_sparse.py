@@ -286,6 +286,7 @@ def test_row_sparse_gradients_equal_dense_ones_to_the_bit(name):
         assert len(table.values) == len(table.rows) <= len(np.unique(IDS % 6)) + 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_rows_agree_with_differences_in_first_and_second_order(name):
     check(CASES[name].make(True), 2e-6)

@@ -190,6 +190,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(make: Callable[..., Blo
     assert blocks
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "outer", "size"),
     [

@@ -189,11 +189,13 @@ def table() -> tuple[Block, list[Any]]:
     return gradient_of(s)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", [solutions, chain, table])
 def test_a_program_stops_after_every_poll(program, counting, monkeypatch):
     check(*program(), monkeypatch)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["repeats", "stores"])
 def test_attention_that_leaves_out_hidden_columns_stops_after_every_poll(how, counting, monkeypatch):
     rng, b = np.random.default_rng(0), BlockBuilder()
@@ -231,6 +233,7 @@ FAST = (
 """Ops whose code uses results of its own as positions."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in sorted(OPS)])
 @pytest.mark.parametrize("counting", ["functions"], indirect=True)
 def test_an_op_and_its_gradient_stop_after_every_poll(name, counting, monkeypatch):

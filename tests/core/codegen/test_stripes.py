@@ -208,6 +208,7 @@ def test_attention_agrees_with_stripes_of_every_height(name, how, dtype):
         agree(block, values, BACKENDS[how])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["plain", "fused_causal"])
 def test_attention_of_16_bit_floats_agrees_with_the_reference_executor(name, dtype):
@@ -230,6 +231,7 @@ def test_products_of_16_bit_pairs_agree_in_stripes_of_few_rows(rows, columns, le
         agree(block, values, backend)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["plain", "causal", "fused_some", "twice"])
 def test_second_order_gradients_agree_with_the_reference_executor(name):
     block, values = block_of(name, "float64")

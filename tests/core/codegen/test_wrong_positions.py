@@ -76,6 +76,7 @@ def with_integers() -> Iterator[Any]:
             yield name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", list(with_integers()))
 def test_wrong_integers_of_an_op_are_no_addresses(name):
     example = in_dtype(name, 0, "float64")

@@ -64,6 +64,7 @@ def resized(value: np.ndarray, size: int, to: int, axes: tuple[int, ...]) -> np.
     return value
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FIRST)
 def test_a_step_equals_that_of_the_reference_executor_for_every_size(name):
     workload: Workload = FIRST[name]()

@@ -107,6 +107,7 @@ def test_a_step_with_room_equals_that_of_known_sizes(seed):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_gradients_with_room_of_feeds_and_parameters_equal_those_of_known_sizes(seed):
     made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)

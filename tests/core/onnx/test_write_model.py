@@ -182,6 +182,7 @@ def test_16_bit_floats_run(dtype):
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_first_and_second_gradients_of_the_examples_agree(path):
     program = core.read(json.loads(path.read_text())["program"])

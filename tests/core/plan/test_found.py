@@ -55,6 +55,7 @@ def lengths_of(n: int, width: int, rng: np.random.Generator) -> list[np.ndarray]
     return [drawn, np.full(n, width)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("n", "width"), SIZES)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_step_on_sequences_of_different_lengths_is_machine_code_and_equals_the_reference_executor(program, n, width):

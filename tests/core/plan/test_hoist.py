@@ -159,6 +159,7 @@ def test_products_of_elements_equal_the_reference_executor(batch, trips, reverse
     both(executable.interpreter.block, arguments(s, executable))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("trips", [2, 9, 35])
 def test_products_of_elements_of_second_order_equal_the_reference_executor(trips, reverse):

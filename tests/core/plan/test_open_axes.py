@@ -531,6 +531,7 @@ def assert_equal_for_sizes(case: Case, backend: Backend | None = None) -> Planne
     return parts
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_executor(case):
     parts = assert_equal_for_sizes(case)

@@ -46,6 +46,7 @@ def recurrent(lengths: list[int], dtype: str = "float64") -> Sketch:
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lengths", [[3, 1, 2], LENGTHS, [1], [5, 5, 5, 5, 5, 5, 5], [40, 1]])
 def test_a_recurrent_network_over_sequences_of_different_lengths_has_machine_code(lengths):
     compiled(recurrent(lengths), "w", "u", "rows")

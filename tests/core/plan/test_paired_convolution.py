@@ -92,6 +92,7 @@ def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
         assert paired(b.build([b.emit("correlate", x, w, **DEFAULTS)])) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("few", [False, True])
 @settings(QUIET, max_examples=-(-EXAMPLES // 30))
 @given(case=convolutions())

@@ -167,6 +167,7 @@ def after_a_sum(dtype: str, other: bool = False) -> Block:
     return b.build([b.emit("add", b.emit("matmul", out, w), b.emit("matmul", added, v))])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("other", [False, True])
 def test_a_backward_pass_computes_a_layer_norm_again(other, dtype):

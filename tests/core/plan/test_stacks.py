@@ -35,6 +35,7 @@ def test_a_recurrent_net_and_its_gradient_have_machine_code(name):
     assert loops[1].hoisted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 3])
 @pytest.mark.parametrize("around", [1, 2])
 def test_a_recurrent_net_inside_loops_equals_the_reference_executor(trips, around):

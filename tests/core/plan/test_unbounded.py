@@ -186,6 +186,7 @@ def lookups(rng: np.random.Generator, scale: int) -> tuple[Block, list[np.ndarra
     return vjp(block, [block.params[0]]), [x, ids, like, wanted, np.array(1.0)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", SCALES)
 def test_rows_that_only_the_run_counts_are_looked_up(scale):
     for seed in range(6):

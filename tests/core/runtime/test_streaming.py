@@ -100,6 +100,7 @@ def test_90_gradients_of_random_programs_arrive_by_their_ready_at():
     assert count == 150 * len(LEAVES)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checkpoints", [(), "auto"])
 @pytest.mark.parametrize("memory", ["store", "binomial"])
 def test_90_gradients_arrive_by_their_ready_at_under_recomputation(checkpoints, memory):

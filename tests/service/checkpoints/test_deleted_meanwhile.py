@@ -83,6 +83,7 @@ def test_a_download_answers_404_if_another_request_deletes_the_checkpoint(client
     problem(answer, *((404, "not-found") if deleted else (409, "checkpoint-damaged")))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("deleted", [True, False])
 @pytest.mark.parametrize(
     ("path", "body", "pointers"),

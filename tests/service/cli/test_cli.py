@@ -54,6 +54,7 @@ sys.exit(main(["serve"]))
 """A start that gets a signal when it calls a function at `place`."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
     ("module", "place"),

@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_start_is_refused_in_one_sentence_and_doctor_knows_the_reason(name: str, tmp_path: Path) -> None:
     given, text = REFUSED[name]

@@ -85,6 +85,7 @@ async def test_an_execution_error_arrives_with_its_location(pool: EmbeddedPool):
     assert caught.value.problem["location"]["type"] == "while"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op", ["bug", "unsendable_result", "unsendable_error", "no such op"])
 async def test_a_handler_bug_is_an_internal_error_without_details_and_keeps_the_worker(open_pool, op):
     async with open_pool(workers=1) as pool:

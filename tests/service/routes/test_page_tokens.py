@@ -36,6 +36,7 @@ def request(path: str, **query: Any) -> dict[str, Any]:
     return asked | {"params": {**asked["params"], **query}}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", LISTS)
 @given(data=st.data())
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
