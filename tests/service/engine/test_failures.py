@@ -147,7 +147,7 @@ async def test_a_cooperative_handler_stops_at_its_deadline_and_keeps_its_worker(
 
 
 async def test_a_handler_that_ignores_its_deadline_is_killed(open_pool):
-    async with open_pool(workers=1) as pool:
+    async with open_pool(workers=1, cancel_grace=0.3) as pool:
         worker, started = pool.workers()[0].id, time.monotonic()
 
         with pytest.raises(DeadlineExceeded):
@@ -189,7 +189,7 @@ async def test_a_cancelled_cooperative_handler_keeps_its_worker_and_sessions(ope
 
 
 async def test_a_cancelled_handler_that_does_not_stop_loses_its_worker_after_the_grace_period(open_pool):
-    async with open_pool(workers=1) as pool:
+    async with open_pool(workers=1, cancel_grace=0.3) as pool:
         worker = pool.workers()[0].id
         call = asyncio.create_task(pool.call("sleep", {"seconds": 30}, deadline=60))
         await eventually(lambda: pool.workers()[0].state == "busy")
@@ -246,7 +246,7 @@ async def test_many_cancelled_calls_never_lose_a_slot(open_pool):
 
 
 async def test_a_worker_without_heartbeat_is_replaced(open_pool):
-    async with open_pool(workers=2, heartbeat_timeout=1.5) as pool:
+    async with open_pool(workers=2, heartbeat_timeout=4.0) as pool:
         victim, other = pool.workers()
         call = asyncio.create_task(pool.call("listen", {"seconds": 30}, worker=victim.id, deadline=60))
         await eventually(lambda: pool.workers()[0].state == "busy")
@@ -261,8 +261,8 @@ async def test_a_worker_without_heartbeat_is_replaced(open_pool):
 
 
 async def test_a_long_call_does_not_count_as_a_hang(open_pool):
-    async with open_pool(workers=1, heartbeat_timeout=1.0) as pool:
-        assert (await pool.call("sleep", {"seconds": 1.5}, deadline=60)).result == {"slept": 1.5}
+    async with open_pool(workers=1, heartbeat_timeout=3.0) as pool:
+        assert (await pool.call("sleep", {"seconds": 3.5}, deadline=60)).result == {"slept": 3.5}
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
