@@ -117,10 +117,14 @@ def test_a_compilation_continues_after_a_deadline_and_the_repeated_call_joins_it
     assert len(runs) == 1
 
 
-def test_a_compilation_that_no_call_wants_again_ends_after_as_much_time_as_it_took(service: Service):
-    ended = threading.Event()
+def test_a_compilation_that_no_call_wants_again_ends_after_as_much_time_as_it_took(service: Service, monkeypatch):
+    now = 100.0
+    for module in ("compilation", "compiling"):
+        monkeypatch.setattr(f"service.worker.{module}.time", SimpleNamespace(monotonic=lambda: now))
+    begun, ended = threading.Event(), threading.Event()
 
     def compile() -> None:
+        begun.set()
         try:
             while True:
                 poll()
@@ -129,10 +133,13 @@ def test_a_compilation_that_no_call_wants_again_ends_after_as_much_time_as_it_to
             ended.set()
 
     number = service.park("a", compile)
-    time.sleep(0.2)
+    assert begun.wait(60)
+    now = 107.0
     service.compilations.forget(number, again=True)
 
-    assert not ended.wait(0.1)
+    now = 113.9
+    assert not ended.wait(0.05)
+    now = 114.0
     assert ended.wait(60)
 
 
@@ -166,22 +173,26 @@ def test_a_compilation_ahead_ends_when_its_owner_needs_it_no_more(service: Servi
 
 
 def test_an_abandoned_compilation_ends_while_it_waits_for_its_turn(service: Service):
-    free, ended = threading.Event(), threading.Event()
+    begun, held, wait_over, free, ended = (threading.Event() for _ in range(5))
 
     def holding() -> None:
+        held.set()
         free.wait(60)  # never polls, so it keeps its turn
 
     def compile() -> None:
         try:
             with waiting():
-                time.sleep(0.05)
+                begun.set()
+                wait_over.wait(60)
         finally:
             ended.set()
 
     second = service.park("second", compile)
-    time.sleep(0.02)
+    assert begun.wait(60)
     service.park("first", holding)
-    time.sleep(0.1)
+    assert held.wait(60)
+    wait_over.set()
+    time.sleep(0.05)  # now it waits for its turn, on most machines
     service.compilations.forget(second)
 
     assert ended.wait(60)
