@@ -49,10 +49,11 @@ def app(metrics: Metrics) -> FastAPI:
     async def read(thing: str) -> Response:
         return Response("x", headers={"Cache-Control": "private", "Content-Security-Policy": "sandbox"})
 
-    app.state.outcomes = []
+    app.state.outcomes, app.state.works = [], asyncio.Event()
 
     @app.post("/work")
     async def work() -> None:
+        app.state.works.set()
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
@@ -129,8 +130,10 @@ async def test_a_disconnect_cancels_the_handler(app: FastAPI, metrics: Metrics):
     sent = []
 
     async def receive() -> dict:
-        await asyncio.sleep(0.01)
-        return next(messages)
+        message = next(messages)
+        if message["type"] == "http.disconnect":
+            await app.state.works.wait()
+        return message
 
     async def send(message: dict) -> None:
         sent.append(message)
@@ -153,7 +156,7 @@ async def test_a_request_stopped_by_a_shutdown_gets_status_503(app: FastAPI):
         sent.append(message)
 
     running = asyncio.create_task(app({**SCOPE, "app": app, "state": {}}, receive, send))
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(app.state.works.wait(), 30)
     running.cancel()
     await asyncio.wait({running}, timeout=30)
 

