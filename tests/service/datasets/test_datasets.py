@@ -63,6 +63,12 @@ def run(directory: Path, scenario: Callable[[House], Awaitable[Any]], **settings
     return asyncio.run(within())
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process converts all files, whatever the number of cores."""
+    monkeypatch.setattr("service.datasets.ingest.available_cores", lambda: 2)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request) -> str:
     return "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
@@ -276,7 +282,7 @@ def test_a_dataset_in_a_remote_store_is_copied_once_to_be_mapped(tmp_path):
     run(tmp_path, scenario, objects=f"memory://{tmp_path.name}")
 
 
-def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_path):
+def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_path, one_process):
     async def scenario(house):
         async def convert() -> None:
             async with house.ingest.folder() as folder:
@@ -286,7 +292,9 @@ def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_pa
         await (await house.ingest._running()).call("ingest", _args(house, as_npz({"a": np.ones(1)})), deadline=30)
         (before,) = house.ingest._pool.workers()
         task = asyncio.create_task(convert())
-        await asyncio.sleep(0.3)
+        while house.ingest._pool.workers()[0].state != "busy":
+            assert not task.done()
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -333,7 +341,7 @@ def _args(house: House, data: bytes) -> dict[str, Any]:
     return {"path": str(folder / "body"), "scratch": str(folder), "options": options, "limits": limits}
 
 
-def test_a_full_disk_and_a_file_beyond_the_memory_of_its_process_are_told(tmp_path, monkeypatch):
+def test_a_full_disk_and_a_file_beyond_the_memory_of_its_process_are_told(tmp_path, one_process, monkeypatch):
     """A single text of a Parquet file that does not fit into memory, and a conversion whose files do not fit."""
     monkeypatch.setattr("service.datasets.ingest.MEMORY_BYTES", LEAST_WORKER_MEMORY)
     import io
