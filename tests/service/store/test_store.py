@@ -221,7 +221,7 @@ def test_writes_fail_while_the_server_is_down_and_work_again_when_it_is_back():
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "LONGEST_S", 0.4)
+    monkeypatch.setattr(patience, "LONGEST_S", 1.0)  # a busy machine may delay each answer, too
     monkeypatch.setattr(patience, "LEAST_S", 0.2)
 
 
@@ -246,7 +246,7 @@ def test_uses_of_a_server_that_is_silent_end_in_time_and_work_again_when_it_answ
     assert {(each.status, each.retryable, each.detail) for each in found} == {
         (503, True, "the database does not answer")
     }
-    assert took < 5.0
+    assert took < 12.0
     assert health["store"] is not None
     asyncio.run(store.write(add("next")))
     assert asyncio.run(store.read(names)) == ["kept", "next"]
@@ -292,18 +292,19 @@ def test_a_write_whose_process_is_stopped_does_not_block_others_for_ever(postgre
     for each in (stopped, other):
         each.open_now()
     asyncio.run(other.write(add("a")))
-    goes_on = threading.Event()
+    changed, goes_on = threading.Event(), threading.Event()
 
     def change(connection: Connection) -> None:
         connection.execute(update(tenants).values(changes=tenants.c.changes + 1))
 
     def slow(connection: Connection) -> None:
         change(connection)
+        changed.set()
         goes_on.wait(30.0)
 
     async def run() -> None:
         waiting = asyncio.create_task(stopped.write(slow))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(changed.wait, 30.0)
         await other.write(change)
         goes_on.set()
         with pytest.raises(StorageUnavailable):
