@@ -347,7 +347,7 @@ def test_each_quota_of_things_refuses_the_next_one_and_counts_for_one_tenant_alo
 
 
 def test_requests_beyond_the_rate_are_refused_with_the_time_to_wait(keyed):
-    with keyed.client("limited") as limited, limits(keyed, "limited", requests_per_second=4, burst=3):
+    with keyed.client("limited") as limited, limits(keyed, "limited", requests_per_second=1, burst=3):
         answers = [limited.get("/v1/ops/relu") for _ in range(6)]
         assert [a.status_code for a in answers[:3]] == [200, 200, 200]
         found = problem(answers[-1], 429, "rate-limited")
