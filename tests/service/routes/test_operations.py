@@ -118,7 +118,7 @@ def long_steps(client: httpx.Client) -> tuple[str, str]:
 
 
 def test_canceled_steps_end_after_the_one_that_runs_and_the_operation_reports_them(client):
-    for wait in (0.3, 1.0, 2.0):  # a busy worker may not have taken a step yet
+    for wait in (0.3, 1.0, 2.0, 4.0, 8.0):  # a busy worker may not have taken a step yet
         session, path = long_steps(client)
         time.sleep(wait)
         client.post(f"{path}/cancel")

@@ -417,6 +417,11 @@ def test_sessions_waiting_calls_and_leases_are_limited(tmp_path: Path):
             assert client.post(f"{slow}/steps", json=stop).json()["step"] == 1  # the stopped steps changed nothing
 
 
+def state_of(client: httpx.Client, pid: int) -> str:
+    """The state of the worker with this process number."""
+    return next(w["state"] for w in client.get("/v1/workers").json()["workers"] if w["pid"] == pid)
+
+
 def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: Path):
     with serve(tmp_path, workers=2, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
@@ -428,8 +433,9 @@ def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: 
             body: dict[str, Any] = {"seq": 1, "feeds": tensors({"go": np.array(True)})}
             with ThreadPoolExecutor(1) as threads:
                 call = threads.submit(client.post, f"{doomed}/steps", json=body)
-                time.sleep(0.5)
-                assert not call.done()
+                while state_of(client, pid) != "busy":
+                    assert not call.done()
+                    time.sleep(0.02)
                 os.kill(pid, signal.SIGKILL)
                 killed = time.monotonic()
                 answer = call.result()

@@ -267,7 +267,7 @@ def test_a_stream_obeys_the_queue_limit_and_its_deadline(tmp_path: Path):
     with serve(tmp_path, workers=1, queue_per_worker=1, loop_trips=10**9, op_executions=10**12) as served:
         body = asked(endless())
         busy = threading.Thread(
-            target=served.client.post, args=("/v1/gradients",), kwargs={"json": body | {"deadline_s": 2}}
+            target=served.client.post, args=("/v1/gradients",), kwargs={"json": body | {"deadline_s": 4}}
         )
         busy.start()
         while worker(served)["state"] != "busy":
