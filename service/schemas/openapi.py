@@ -51,16 +51,22 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _restore_examples(document: dict[str, Any], app: FastAPI) -> None:
-    """Put back the examples of answers as the routes have them: FastAPI leaves out their members that are null."""
+    """Put back the examples as the routes have them: FastAPI leaves out their members that are null."""
     for route in iter_route_contexts(app.routes):
         if not isinstance(route.original_route, APIRoute) or not route.include_in_schema:
             continue
+        sent = (route.openapi_extra or {}).get("requestBody", {})
         for method in route.methods or ():
-            shown = document["paths"][route.path_format][method.lower()]["responses"]
+            operation = document["paths"][route.path_format][method.lower()]
             for status, answer in route.responses.items():
-                for kind, content in answer.get("content", {}).items():
-                    if "example" in content:
-                        shown[str(status)]["content"][kind]["example"] = content["example"]
+                _restore(operation["responses"][str(status)], answer)
+            _restore(operation.get("requestBody", {}), sent)
+
+
+def _restore(shown: dict[str, Any], given: dict[str, Any]) -> None:
+    """Copy the examples of `given`, an answer or the body of a request, to the same media types of `shown`."""
+    for kind, content in given.get("content", {}).items():
+        shown["content"][kind].update({name: content[name] for name in ("example", "examples") if name in content})
 
 
 def openapi_text(value: Any, indent: str = "") -> str:

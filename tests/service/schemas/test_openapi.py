@@ -138,6 +138,15 @@ def test_every_example_is_a_valid_request(client, opened, path, method, name, va
         assert _members(example) == _members(answer.json())
 
 
+def test_an_example_with_members_that_are_null_has_its_effect(client):
+    path = "/v1/tenants/{tenant}"
+    url = filled(path, "put")["url"]
+    changed, reset = (client.put(url, json=BODIES[path, "put", name]).json()["own"] for name in ("limits", "default"))
+
+    assert changed.keys() == {"jobs", "compute_seconds"}
+    assert reset == {}
+
+
 def _members(document: dict[str, Any]) -> set[str]:
     """The members that are not null."""
     return {name for name, each in document.items() if each is not None}
