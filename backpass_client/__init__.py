@@ -67,6 +67,7 @@ open_sessions     the sessions and tapes of a service
 torch_models      modules of PyTorch as programs
 remote_module     a module of PyTorch that runs in the service; imported at first use, because it needs torch
 keys              API keys
+operations        long calls that go on in the service
 tenants           limits and use of tenants, and the audit log
 service           a service with all that it stores
 """
@@ -119,6 +120,7 @@ from backpass_client.jobs import Job, JobFailed
 from backpass_client.keys import Key
 from backpass_client.op_results import Results
 from backpass_client.op_table import hint_for, op_table
+from backpass_client.operations import Operation
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
 from backpass_client.results import Evaluation, Gradients
@@ -151,6 +153,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "Key",
+    "Operation",
     "OptimizerState",
     "Playback",
     "PreconditionFailed",

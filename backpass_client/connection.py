@@ -56,6 +56,7 @@ class Service(Hinted):
         "gradients evaluate backward": "write programs.create(program).gradients(...) or .evaluate(...)",
         "tape": "write bp.Tape(service)",
         "key create_key api_key api_keys": "write keys.create(tenant), with the scope admin",
+        "operation submit_operation respond_async": "write operations.start(path, body)",
         "audit_log": "write audit(), with the scope admin",
     }
 
@@ -238,6 +239,11 @@ class Service(Hinted):
         """Send a request of `httpx`; the response. Otherwise as `call`."""
         return self._send(method, path, repeat, **more)
 
+    def stored(self, path: str, status: int) -> httpx.Response:
+        """The response to GET `path` that the service has stored with this status, which may be that of a problem.
+        Otherwise as `call`."""
+        return self._send("GET", path, status=status)
+
     @contextmanager
     def stream(self, method: str, path: str, **more: Any) -> Iterator[httpx.Response]:
         """Send a request of `httpx`, once; the response, to be read inside the block. Raises Refused, BackpassError if
@@ -255,8 +261,12 @@ class Service(Hinted):
         address = str(httpx.URL(self.url).copy_with(userinfo=b"")).rstrip("/")
         return Unreachable(f"{method} {address}{path}: {str(error) or type(error).__name__}{advice(error)}")
 
-    def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, repeat: bool | None = None, *, status: int | None = None, **more: Any
+    ) -> httpx.Response:
         """The response. A `content` that can be called makes the content of each try.
+
+        status: of a problem that is the response, and not a reason to send the request again.
 
         A DELETE that is sent again and finds nothing has succeeded: the first one was executed, its answer was lost.
         """
@@ -274,7 +284,11 @@ class Service(Hinted):
                     raise self._unreachable(method, path, error) from error
                 wait = None
             else:
-                if answer.is_success or (method == "DELETE" and answer.status_code == 404 and attempt > 1):
+                if (
+                    answer.is_success
+                    or answer.status_code == status
+                    or (method == "DELETE" and answer.status_code == 404 and attempt > 1)
+                ):
                     return answer
                 problem = refused(answer, f"{method} {path}")
                 # 429 means that the service did not start the request, so repeating it is always safe

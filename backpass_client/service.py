@@ -14,6 +14,7 @@ from backpass_client.datasets import Datasets
 from backpass_client.job_queue import Jobs
 from backpass_client.keys import Keys
 from backpass_client.open_sessions import Sessions, Tapes
+from backpass_client.operations import Operations
 from backpass_client.programs import Program, Programs
 from backpass_client.sessions import Session
 from backpass_client.tenants import AuditEntry, Tenants, UsageRow
@@ -62,6 +63,11 @@ class Service(connection.Service):
     def jobs(self) -> Jobs:
         """The jobs: submit, list, watch, pause and cancel them."""
         return Jobs(self)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The operations: start long calls, list, await and cancel them."""
+        return Operations(self)
 
     @cached_property
     def sessions(self) -> Sessions:

@@ -62,7 +62,7 @@ class StopSignal:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
         reason = self.reason()
         if reason == "canceled":
-            raise ExecutionError("the client disconnected; the call was stopped", reason)
+            raise ExecutionError("the call was stopped: its client disconnected or canceled it", reason)
         if reason == "deadline_exceeded":
             raise ExecutionError("the deadline of the call has passed", reason)
 
