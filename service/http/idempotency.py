@@ -39,6 +39,7 @@ __all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent", "is_uncertain", "ma
 log = logging.getLogger("backpass.http")
 
 HEADER = "Idempotency-Key"
+ACCEPTED = 202
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 PATIENCE_S = 60.0  # for the first of several equal requests
 SWEEP_S = 300.0
@@ -252,7 +253,7 @@ class Idempotent:
             return False
         with contextlib.suppress(FileNotFoundError):
             accepted = await load(answer, self._keys.objects)
-            if accepted.status != 202:
+            if accepted.status != ACCEPTED:
                 return False
             found = await _read(self.app, accepted.headers["location"], scope)
             if found is not None:
@@ -268,7 +269,7 @@ class Idempotent:
             detail = "the request has taken effect, but its answer is not stored any more"
             raise HttpProblem("outcome-unknown", detail) from None
         form = found.headers.get("content-type", "").partition(";")[0]
-        if form and found.status < 300:
+        if form and found.status < 300 and found.status != ACCEPTED:  # whose JSON says where the answer will be
             check_accepted(request, form)
         return found.response({"Idempotency-Replayed": "true"})
 

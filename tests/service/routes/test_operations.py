@@ -99,13 +99,14 @@ def test_operations_are_listed_and_deleted(client):
 
 
 @pytest.mark.reference
-def test_an_operation_and_a_key_go_together(client):
-    headers = {**ASYNC, "Idempotency-Key": f"operation-{time.time()}"}
+@pytest.mark.parametrize("accept", ["application/json", "application/x-safetensors"])
+def test_an_operation_and_a_key_go_together(client, accept):
+    headers = {**ASYNC, "Accept": accept, "Idempotency-Key": f"operation-{time.time()}"}
     first = client.post("/v1/gradients", json=LONG, headers=headers)
 
     again = client.post("/v1/gradients", json=LONG, headers=headers)
 
-    assert again.status_code == 202
+    assert (first.status_code, again.status_code) == (202, 202), again.text
     assert again.headers["location"] == first.headers["location"]
 
 
