@@ -125,9 +125,16 @@ def _first(digits: pa.Array, cells: pa.Array, number: RowNumber) -> int | None:
     """The first row with an integer outside of int64."""
     for at in pc.indices_nonzero(digits).to_pylist():
         text = cells[at].as_py()
-        if text is not None and not -(2**63) <= int(text) < 2**63:
+        if text is not None and not _fits(text):
             return number(at)
     return None
+
+
+def _fits(text: str) -> bool:
+    """Whether int64 has the integer, which may have any number of digits: Python reads 4300 of them."""
+    text = text.strip()
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    return len(digits) < 20 and -(2**63) <= int(digits) * (-1 if text[0] == "-" else 1) < 2**63
 
 
 def _cast(cells: pa.Array, wanted: pa.DataType) -> pa.Array | None:

@@ -1,4 +1,5 @@
-"""Strict query parameters: a route refuses those it does not declare, and a second value of those that take one."""
+"""Strict parameters: a route refuses those of a query that it does not declare, and a second value of those of a query
+or a header that take one."""
 
 from __future__ import annotations
 
@@ -19,10 +20,15 @@ __all__ = ["known_parameters"]
 async def known_parameters(request: Request) -> None:
     """A dependency of every route. Raises HttpProblem 422 for a query parameter that the route does not declare.
 
-    And for one with several values that takes one: FastAPI would take the last.
+    And for one, or a header, with several values that takes one: FastAPI would take one of them.
     """
     route = request.scope.get("route")
-    if not request.query_params or not isinstance(route, APIRoute):
+    if not isinstance(route, APIRoute):
+        return
+    for each in route.dependant.header_params:
+        if len(request.headers.getlist(each.alias)) > 1:
+            raise _several([f"header: {each.alias}"])
+    if not request.query_params:
         return
     known = dict(_declared(route))
     wrong = "unknown parameter" + (f"; known are {', '.join(sorted(known))}" if known else "")
@@ -37,8 +43,14 @@ async def known_parameters(request: Request) -> None:
     given = request.query_params
     twice = [name for name, type in known.items() if len(given.getlist(name)) > 1 and not _takes_a_list(type)]
     if twice:
-        fields = [FieldError("", "duplicate", "give it once", parameter=f"query: {name}") for name in twice]
-        raise HttpProblem("invalid-request", f"{twice[0]} has several values, but takes one", errors=fields)
+        raise _several([f"query: {name}" for name in twice])
+
+
+def _several(parameters: list[str]) -> HttpProblem:
+    """The problem of `parameters`, such as "query: page_size", which have several values."""
+    fields = [FieldError("", "duplicate", "give it once", parameter=each) for each in parameters]
+    name = parameters[0].partition(" ")[2]
+    return HttpProblem("invalid-request", f"{name} has several values, but takes one", errors=fields)
 
 
 def _declared(route: APIRoute) -> Iterator[tuple[str, Any]]:

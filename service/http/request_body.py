@@ -34,7 +34,9 @@ __all__ = [
     "accepts_onnx",
     "body_chunks",
     "check_accepted",
+    "check_encoding",
     "decoded",
+    "header_of",
     "media_type",
     "parse_json",
     "prefers_onnx",
@@ -155,9 +157,8 @@ def _has_no_body(request: Request) -> bool:
 
 def media_type(request: Request, binary: bool, *more: str) -> str:
     """JSON, SAFETENSORS if `binary`, or one of `more`. Raises HttpProblem 415."""
-    if _header(request, b"content-encoding", "identity").strip().lower() != "identity":
-        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
-    header = _header(request, b"content-type")
+    check_encoding(request)
+    header = header_of(request, b"content-type")
     found = _known(header)
     if found == JSON or (binary and found == SAFETENSORS) or (found is not None and found in more):
         return found
@@ -169,6 +170,12 @@ def media_type(request: Request, binary: bool, *more: str) -> str:
         given = header.partition(";")[0].strip()
         detail += f", not {given}" if READABLE.fullmatch(given) else "; the request has none" if not given else ""
     raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(types)})
+
+
+def check_encoding(request: Request) -> None:
+    """Raises HttpProblem 415 for an encoded body."""
+    if header_of(request, b"content-encoding", "identity").strip().lower() != "identity":
+        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
 
 
 @lru_cache(256)
@@ -184,7 +191,7 @@ def _known(header: str) -> str | None:
     return JSON if media_type in JSON_ALIASES and charset in ("", "charset=utf-8") else None
 
 
-def _header(request: Request, name: bytes, otherwise: str = "") -> str:
+def header_of(request: Request, name: bytes, otherwise: str = "") -> str:
     """The value of the header; several lines are one list. Starlette's `headers` takes microseconds for a look-up."""
     values = [value for found, value in request.scope["headers"] if found == name]
     return b", ".join(values).decode("latin-1") if values else otherwise
@@ -192,12 +199,12 @@ def _header(request: Request, name: bytes, otherwise: str = "") -> str:
 
 def _accept(request: Request) -> str:
     """The header Accept; one that is missing or empty asks for nothing."""
-    return _header(request, b"accept").strip() or "*/*"
+    return header_of(request, b"accept").strip() or "*/*"
 
 
 async def _read(request: Request, limit: int, settings: Settings) -> bytes | bytearray | memoryview:
     """All bytes of the body. Raises HttpProblem for more than `limit` bytes, or for missing the deadline."""
-    declared = _header(request, b"content-length")
+    declared = header_of(request, b"content-length")
     size = int(declared) if declared.isdecimal() and len(declared) < 20 else None
     if size is not None and size > limit:
         raise await _too_large(request, limit, "expect" not in request.headers)
@@ -252,7 +259,7 @@ async def body_chunks(request: Request, limit: int, settings: Settings) -> Async
 
     Raises HttpProblem for more than `limit` bytes, or for a client that sends too slowly; ClientDisconnect.
     """
-    declared = _header(request, b"content-length")
+    declared = header_of(request, b"content-length")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
         raise await _too_large(request, limit, "expect" not in request.headers)
     size, waited, more = 0, 0.0, True

@@ -214,7 +214,7 @@ def last_event_id(request: Request, after: int | None = None) -> int:
     given = request.headers.get("last-event-id", "").strip()
     if not given:
         return after or 0
-    if not given.isascii() or not given.isdecimal() or int(given[:20]) > MOST:
+    if not given.isascii() or not given.isdecimal() or len(given) > 20 or int(given) > MOST:
         raise wrong_parameter("header: Last-Event-ID", "Last-Event-ID is the number of an event", "int_parsing")
     return int(given)
 

@@ -251,7 +251,7 @@ async def get_problem(request: Request, code: Code) -> Response:
     kind = CODES.get(code)
     if kind is None:
         raise HttpProblem("not-found", "no problem has this code")
-    if "text/html" not in request.headers.get("accept", ""):
+    if "text/html" not in ",".join(request.headers.getlist("accept")):
         return JSONResponse(_facts(kind), headers=CACHED)
     headers = {**CACHED, "Content-Security-Policy": PAGE_POLICY}
     return Response(_html(kind), headers=headers, media_type="text/html; charset=utf-8")

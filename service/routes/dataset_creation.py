@@ -16,7 +16,7 @@ from service.datasets.dataset import Dataset
 from service.datasets.ingest import Named
 from service.datasets.options import Format, Options
 from service.formats.json_tensors import decode_all
-from service.http.request_body import JSON, SAFETENSORS, read_body
+from service.http.request_body import JSON, SAFETENSORS, check_encoding, header_of, read_body
 from service.http.spooled_body import spooled
 from service.problems import FieldError, HttpProblem, from_validation, wrong_member, wrong_parameter
 from service.routes.documented import FILE, accepts
@@ -62,7 +62,7 @@ Created = tuple[Dataset, bool]
 
 async def created(request: Request, query: schemas.FileOptions) -> Created:
     """Store the dataset of a request. Raises HttpProblem."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = header_of(request, b"content-type").partition(";")[0].strip().lower()
     given = _members(query)
     if media_type != JSON:
         return await _of_file(request, media_type, given)
@@ -105,8 +105,7 @@ async def _of_file(request: Request, media_type: str, given: Mapping[str, Any]) 
         raise HttpProblem(
             "unsupported-media-type", f"the Content-Type must be one of {accepted}", headers={"Accept": accepted}
         )
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
+    check_encoding(request)
     format = given.get("format") or FORMATS.get(media_type)
     if format is None:
         raise _wrong_option("format", f"a body of {OCTETS} needs the parameter format")

@@ -12,7 +12,7 @@ from service.http.codec import CODEC
 from service.http.entity_tags import VARIES, known_before, unchanged
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
-from service.http.request_body import INLINE_BYTES, JSON
+from service.http.request_body import INLINE_BYTES, JSON, header_of
 from service.problems import HttpProblem, responses
 from service.routes.named_programs import ProgramId, program
 from service.routes.programs import CACHED, asked_of, backward_of, tag_of
@@ -70,7 +70,7 @@ async def get_program_graph(
     page that draws the graph in the browser, `application/json` for nodes and edges. The page has the backward pass
     beside the forward pass, folds blocks, and searches names.
     """
-    form = _form(request.headers.get("accept", "*/*"))
+    form = _form(header_of(request, b"accept").strip() or "*/*")
     stored = await program(request, program_id)
     tag = tag_of(request, form)
     headers = {"ETag": tag, **CACHED}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.caller import tenant
 from service.http.entity_tags import VARIES, any_tag, check_if_match, of_view
-from service.http.request_body import JSON, read_body
+from service.http.request_body import JSON, header_of, read_body
 from service.http.sse import EVENT_STREAM, EventStream, last_event_id
 from service.jobs import JOB_ID, Job, checkpoint_id
 from service.jobs.curves import joined, thinned
@@ -255,7 +255,7 @@ async def get_job_events(
     """
     job = await job_store(request).get(tenant(), stored_id(job_id))
     after = last_event_id(request, after)
-    if EVENT_STREAM not in request.headers.get("accept", ""):
+    if EVENT_STREAM not in header_of(request, b"accept"):
         page = await job_store(request).events(job.id, after, limit)
         found = [{"id": each.id, "kind": each.kind, "data": each.data} for each in page.events]
         events = {"events": found, "oldest": page.oldest, "newest": page.newest, "ended": page.ended}

@@ -11,6 +11,7 @@ from pydantic import Field
 from service.caller import tenant
 from service.http.entity_tags import VARIES
 from service.http.given_values import told_in_query
+from service.http.request_body import header_of
 from service.http.sse import EVENT_STREAM, EventStream, last_event_id
 from service.http.tensor_payloads import timing_of
 from service.problems import responses
@@ -188,7 +189,7 @@ async def get_session_events(
     """
     session = await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
     after = last_event_id(request, after)
-    if EVENT_STREAM not in request.headers.get("accept", ""):
+    if EVENT_STREAM not in header_of(request, b"accept"):
         return json_answer(_curves(session_id, live(request).history(session.key), after, MOST_POINTS), headers=VARIES)
     source = LivePoints(live(request), session.key, sessions(request).why_closed)
     return EventStream(streams(request), tenant(), source, after)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from service.caller import tenant
 from service.datasets.uploads import UPLOAD_ID, Upload, Uploads
 from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
-from service.http.request_body import read_body
+from service.http.request_body import check_encoding, header_of, read_body
 from service.http.spooled_body import spooled
 from service.problems import HttpProblem, responses, wrong_member
 from service.routes.common import cut_page, json_answer
@@ -136,6 +136,7 @@ async def get_upload(request: Request, upload_id: UploadId) -> Response:
             "precondition-failed",
             "limit-exceeded",
             "unsupported-media-type",
+            "unsupported-encoding",
             "body-timeout",
             "body-too-large",
             *STORAGE,
@@ -166,7 +167,8 @@ async def append_to_upload(
 
     Bytes that arrived before the connection broke stay. The answer 204 says that the bytes are on the disk.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    check_encoding(request)
+    media_type = header_of(request, b"content-type").partition(";")[0].strip().lower()
     if media_type not in BODY_TYPES:
         detail = f"the Content-Type must be {BODY_TYPES[0]}"
         raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(BODY_TYPES)})

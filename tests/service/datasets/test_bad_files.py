@@ -63,6 +63,8 @@ CASES = [
     ("csv", b"a\n50%\n7.5 %\n3\n", "row 1, column 'a': a number in another notation"),
     ("csv", b"a,b\n1,\n2,\n", "row 1, column 'b': a missing value"),
     ("csv", b"a\n1\n99999999999999999999\n", "row 2, column 'a': the integer is outside of int64"),
+    ("csv", b"a\n1\n%b\n" % (b"9" * 5000), "row 2, column 'a': the integer is outside of int64"),
+    ("csv", b"a\n-%b9\n-9223372036854775809\n" % (b"0" * 5000), "row 2, column 'a': the integer is outside of int64"),
     ("csv", b"a\n1.5\n1e39\n", "row 2, column 'a': the number is outside of the range of float32"),
     ("csv", b"1,2\n3,4\n", "the first line has numbers"),
     ("csv", b"a;b;c\n1;2;3\n", "one column, and its name contains ';': set delimiter to ';'"),

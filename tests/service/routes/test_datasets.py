@@ -297,6 +297,42 @@ def test_an_upload_continues_only_at_its_offset(client):
     assert client.patch(path, content=b"x", headers={"upload-offset": "5"}).status_code == 415
 
 
+@pytest.mark.parametrize(
+    ("lines", "status", "code"),
+    [
+        ([("content-encoding", "gzip")], 415, "unsupported-encoding"),
+        ([("content-encoding", "identity"), ("content-encoding", "gzip")], 415, "unsupported-encoding"),
+        ([("content-type", "application/json")], 415, "unsupported-media-type"),
+        ([("upload-offset", "3")], 422, "invalid-request"),
+    ],
+)
+def test_bytes_that_a_proxy_may_have_read_otherwise_are_not_added_to_an_upload(client, lines, status, code):
+    path = client.post("/v1/uploads", json={"size": 10}).headers["location"]
+    headers = [*OCTETS.items(), ("upload-offset", "0"), *lines]
+
+    answer = client.patch(path, content=b"12345", headers=headers)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert client.head(path).headers["upload-offset"] == "0"
+    client.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([("content-type", "text/csv"), ("content-type", "application/json")], 415),
+        ([("content-type", "text/csv"), ("content-encoding", "identity"), ("content-encoding", "gzip")], 415),
+        ([("content-type", "text/csv"), ("content-encoding", "identity")], 201),
+    ],
+)
+def test_several_lines_of_a_header_of_a_file_are_one_list(client, lines, status):
+    answer = client.post("/v1/datasets", content=b"listed\n1\n", headers=lines)
+
+    assert answer.status_code == status, answer.text
+    if status == 201:
+        client.delete(answer.headers["location"])
+
+
 def test_mistakes_in_options_point_into_the_request_and_those_of_values_to_a_column(client):
     wrong = {"stack": {"x": ["a", "b"]}, "types": {"c": "int8"}}
     query = {"stack": "x:a,b"}

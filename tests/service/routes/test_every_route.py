@@ -169,6 +169,21 @@ def test_the_service_links_to_every_resource_below_it(client: httpx.Client):
         assert client.get(path).status_code in (200, 405), path
 
 
+@pytest.mark.parametrize(("path", "kind"), [(path, kind) for path, kinds in NEGOTIATED.items() for kind in kinds])
+def test_a_form_is_found_in_any_line_of_accept(client: httpx.Client, path: str, kind: str):
+    request = filled(path, "get", program_id=FITTED_ID)
+    answer = client.get(**request | {"headers": [("accept", "image/png"), ("accept", kind)]})
+
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind), answer.text
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_is_found_in_any_line_of_accept(client: httpx.Client, path: str):
+    request = filled(path, "get") | {"headers": [("accept", "image/png"), ("accept", EVENT_STREAM)]}
+    with client.stream("GET", **request) as answer:
+        assert answer.headers["content-type"].startswith(EVENT_STREAM)
+
+
 COUNTS = re.compile(r"(.*_)?(bytes(_in|_out)?|steps?|requests|size|rows|ops|used|offset|seq)")
 
 
