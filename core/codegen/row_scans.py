@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.scan_steps import first_state, inputs, next_state
+from core.codegen.scan_steps import first_state, inputs, next_state, result
 from core.codegen.substitution import lane_numbers
 from core.codegen.transpose import transpose_square
 from core.plan.geometry import Scan
@@ -79,7 +79,7 @@ class _Unit:
         self.finds = spec.kind in ("argmax", "argmin")
         self.result = POSITION if self.finds else spec.dtype
         self.first = first_state(spec)
-        self.dtypes = [self.result, spec.dtype][: len(self.first)]
+        self.dtypes = [self.result, spec.dtype] if self.finds else [value.dtype for value in self.first]
         self.turned = self._square(self.result)
         self.strips = [self._strip() for _ in range(_strips(spec))]
 
@@ -124,7 +124,8 @@ class _Unit:
         before = [f.read(slot, dtype, width) for slot, dtype in zip(strip.state, self.dtypes, strict=True)]
         given = [f.load(f.at(square, line, spec.dtype), spec.dtype, width) for square in strip.read]
         now = next_state(f, spec, before, given, f.convert(f.binary("add", column, within), POSITION))
-        f.store((before if spec.exclusive else now)[0], f.at(strip.written, line, self.result))
+        found = result(f, spec, before if spec.exclusive else now)
+        f.store(found, f.at(strip.written, line, self.result))
         for slot, value in zip(strip.state, now, strict=True):
             f.write(value, slot)
 

@@ -13,7 +13,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.row_scans import FEW, in_squares, row_scan, row_scan_units
-from core.codegen.scan_steps import first_state, inputs, next_state
+from core.codegen.scan_steps import first_state, inputs, next_state, result
 from core.codegen.vector_slices import mask, move
 from core.plan.geometry import Scan
 
@@ -104,8 +104,8 @@ class _Unit:
         lanes_of = mask(count, width)
         given = [f.load(self._address(name, t, at, spec.dtype), spec.dtype, width, lanes_of) for name in inputs(spec)]
         now = next_state(f, spec, before, given, t)
-        result = (before if spec.exclusive else now)[0]
-        f.store(result, self._address("out", t, at, result.dtype), lanes_of)
+        found = result(f, spec, before if spec.exclusive else now)
+        f.store(found, self._address("out", t, at, found.dtype), lanes_of)
         self._keep(now, at)
 
     def _keep(self, state: list[IRValue], at: IRValue) -> None:

@@ -1,6 +1,9 @@
 """One step of running sums, products, extremes and recurrences, in each lane (see `core.plan.geometry.Scan`).
 
-The state of a scan is its last result; that of a running extreme is the position and the extreme itself.
+The state of a running sum, product or recurrence is its last result, in float64 for float32 numbers: a million equal
+numbers added one by one in float32 err by one percent. The state of a sum of exponentials is a number near the largest
+exponent so far, the sum relative to it, and the sum of the rounding errors (Kahan 1965); that of a running extreme is
+the position and the extreme itself.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from core.codegen.llvm import Function, IRValue, literal
 from core.codegen.reductions import identity
 from core.plan.geometry import Scan
 
-__all__ = ["first_state", "inputs", "next_state"]
+__all__ = ["first_state", "inputs", "next_state", "result"]
 
 
 def inputs(spec: Scan) -> tuple[str, ...]:
@@ -25,15 +28,23 @@ def first_state(spec: Scan) -> list[IRValue]:
     if spec.kind in ("argmax", "argmin"):
         return [literal(0, "int64"), identity(spec.kind.removeprefix("arg"), spec.dtype)]
     if spec.kind == "logsum":
-        return [literal(-math.inf, spec.dtype)]
-    return [identity("prod" if spec.kind == "prod" else "sum", spec.dtype)]
+        return [literal(start, spec.dtype) for start in (-math.inf, 0, 0)]
+    wide = "float64" if spec.dtype == "float32" else spec.dtype
+    return [identity("prod" if spec.kind == "prod" else "sum", wide)]
 
 
 def next_state(f: Function, spec: Scan, before: list[IRValue], given: list[IRValue], t: IRValue) -> list[IRValue]:
     """The state after the elements `given` at position `t`, one vector for each of `inputs`."""
+    if spec.kind == "logsum":
+        return _added_exponential(f, before, given[0])
+    if spec.kind not in ("argmax", "argmin"):
+        given = [f.convert(x, before[0].dtype) for x in given]
     if spec.kind == "linear":
         a, b = given
-        result = FUNCTIONS["add"](f, b, FUNCTIONS["multiply"](f, a, before[0]))
+        if spec.dtype == "float32":  # rounded again at the end: one rounding less costs no digit, and takes less time
+            result = f.fma(a, before[0], b)
+        else:
+            result = FUNCTIONS["add"](f, b, FUNCTIONS["multiply"](f, a, before[0]))
         if spec.restarts:
             begins = f.load(f.at(f.param("begins"), f.convert(t, "int64"), "bool"), "bool")
             result = f.select(f.splat(begins, b.lanes), b, result)
@@ -43,8 +54,6 @@ def next_state(f: Function, spec: Scan, before: list[IRValue], given: list[IRVal
         return [FUNCTIONS["add"](f, before[0], x)]
     if spec.kind == "prod":
         return [FUNCTIONS["multiply"](f, before[0], x)]
-    if spec.kind == "logsum":
-        return [_added_logs(f, before[0], x)]
     at, best = before
     stays = FUNCTIONS["greater_equal" if spec.kind == "argmax" else "less_equal"](f, best, x)
     if x.is_float:
@@ -52,10 +61,28 @@ def next_state(f: Function, spec: Scan, before: list[IRValue], given: list[IRVal
     return [f.select(stays, at, f.splat(t, x.lanes)), f.select(stays, best, x)]
 
 
-def _added_logs(f: Function, a: IRValue, b: IRValue) -> IRValue:
-    """``log(exp(a) + exp(b))`` without overflow."""
-    top = FUNCTIONS["maximum"](f, a, b)
-    apart = f.intrinsic("fabs", f.binary("fsub", a, b))
-    more = FUNCTIONS["log1p"](f, FUNCTIONS["exp"](f, FUNCTIONS["negative"](f, apart)))
-    more = f.select(f.compare("fcmp oeq", a, b), f.constant(math.log(2.0), a), more)  # infinities have no difference
-    return f.binary("fadd", top, more)
+def result(f: Function, spec: Scan, state: list[IRValue]) -> IRValue:
+    """The result that belongs to a state: a position, or a number of the dtype of the scan."""
+    if spec.kind in ("argmax", "argmin"):
+        return state[0]
+    if spec.kind == "logsum":
+        near, total, rest = state
+        return f.binary("fadd", near, FUNCTIONS["log"](f, f.binary("fadd", total, rest)))
+    return f.convert(state[0], spec.dtype)
+
+
+def _added_exponential(f: Function, before: list[IRValue], x: IRValue) -> list[IRValue]:
+    """The state of a sum of exponentials after one more.
+
+    The number near the largest exponent changes only for one that is larger by more than 1: each change rounds the sum.
+    """
+    near, total, rest = before
+    apart = f.binary("fsub", x, near)
+    apart = f.select(f.compare("fcmp oeq", x, near), f.constant(0.0, x), apart)  # infinities have no difference
+    far = f.compare("fcmp ogt", apart, f.constant(1.0, x))
+    power, one = FUNCTIONS["exp"](f, f.select(far, FUNCTIONS["negative"](f, apart), apart)), f.constant(1.0, x)
+    kept, added = f.select(far, power, one), f.select(far, one, power)
+    scaled = f.binary("fmul", total, kept)
+    now = f.binary("fadd", scaled, added)
+    lost = f.binary("fsub", added, f.binary("fsub", now, scaled))
+    return [f.select(far, x, near), now, f.fma(rest, kept, lost)]

@@ -1,12 +1,14 @@
 """Cumulative sums, products, maxima and linear recurrences along an axis.
 
 Ops that numpy and cupy cannot both accumulate run in log2(n) rounds. In round k, each element is combined with the
-result of the rounds before, taken 2 ** k positions earlier (Hillis and Steele 1986).
+result of the rounds before, taken 2 ** k positions earlier (Hillis and Steele 1986). Its rounding error grows with the
+number of rounds. Sums and products of floats are accumulated in float64: a million equal float32 numbers added one by
+one in float32 err by one percent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.types import axis_of, matches, same_dtype, working_dtype
+from core.ops.common.types import axis_of, matches, same_dtype, widened
 from core.ops.elementwise.logic import logical_not, where, where_or_zero
 from core.ops.elementwise.math import exp
 from core.ops.elementwise.rounding import isfinite
@@ -30,6 +32,9 @@ CUBE = np.sin(np.arange(12.0) * 7).reshape(2, 3, 2)
 Z = np.array([2.0, 0.0, 3.0, 0.5, 0.0])
 FIRST = np.array([False, True, False, True, False])
 
+WIDE = 256
+"""Elements of a row from which on adding row by row takes less time than numpy's running sum."""
+
 
 def _along(x: TensorType, *, axis: int, **attrs: object) -> TensorType:
     axis_of(axis, x.rank)
@@ -38,16 +43,27 @@ def _along(x: TensorType, *, axis: int, **attrs: object) -> TensorType:
     return x
 
 
-def _accumulated(
-    xp: Any, x: Any, axis: int, accumulate: Callable[[Any], Any], start: float, exclusive: bool, reverse: bool
-) -> Any:
-    """Apply `accumulate` along `axis` of x, from the end if `reverse` is set.
+def _running(xp: Any, x: Any, name: str) -> Any:
+    """The function `name` of xp, "cumsum" or "cumprod", along the first axis of x; that of floats in float64."""
+    dtype = x.dtype if x.dtype.kind in "iu" else np.dtype("float64")
+    if xp is not np or dtype == x.dtype or math.prod(x.shape[1:]) < WIDE:
+        return getattr(xp, name)(x, axis=0, dtype=dtype).astype(x.dtype, copy=False)
+    combine = np.add if name == "cumsum" else np.multiply
+    out, state = np.empty(x.shape, x.dtype), np.full(x.shape[1:], combine.identity, dtype)
+    for t in range(len(x)):
+        combine(state, x[t], out=state)
+        out[t] = state
+    return out
+
+
+def _accumulated(xp: Any, x: Any, axis: int, name: str, start: float, exclusive: bool, reverse: bool) -> Any:
+    """The function `name` of xp, "cumsum" or "cumprod", along `axis` of x, from the end if `reverse` is set.
 
     With `exclusive` the result is moved by one position and begins with `start`.
     """
     leading = xp.moveaxis(x, axis, 0)
     leading = leading[::-1] if reverse else leading
-    out = accumulate(leading).astype(x.dtype, copy=False)
+    out = _running(xp, leading, name)
     if exclusive:
         out = xp.concatenate([xp.full(leading[:1].shape, start, x.dtype), out[:-1]])
     return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
@@ -63,7 +79,7 @@ def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = Fa
     - `exclusive`: leave out x[i] itself, so the first result is 0.
     - `reverse`: accumulate from the end.
     """
-    return _accumulated(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
+    return _accumulated(xp, x, axis, "cumsum", 0, exclusive, reverse)
 
 
 cumsum.infer(_along)
@@ -120,7 +136,8 @@ def linear_scan(xp, a, b, begins=None, *, axis: int = -1, reverse: bool = False)
     """
     if a.shape != b.shape:
         raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
-    a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
+    dtype = b.dtype
+    a, b = (xp.moveaxis(widened(v), axis, 0) for v in (a, b))
     if begins is not None and begins.shape != a.shape[:1]:
         raise ExecutionError(f"begins must have {len(a)} elements, not {len(begins)}", "shape_mismatch")
     if reverse:
@@ -128,7 +145,7 @@ def linear_scan(xp, a, b, begins=None, *, axis: int = -1, reverse: bool = False)
     out = _by_doubling(_factors(xp, a, begins), b)
     if not xp.isfinite(out).all():  # a product of many a may overflow where no single step does
         out = _one_by_one(xp, a, b, begins)
-    return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
+    return xp.moveaxis(out[::-1] if reverse else out, 0, axis).astype(dtype, copy=False)
 
 
 def _factors(xp, a, begins):
@@ -154,11 +171,12 @@ def _by_doubling(a, b):
 
 
 def _one_by_one(xp, a, b, begins):
-    """The linear recurrence along the first axis, step by step."""
-    out = b.copy()
-    steps = range(len(out)) if begins is None else xp.flatnonzero(~begins).tolist()
-    for t in steps:
-        out[t] = b[t] + a[t] * (out[t - 1] if t else a.dtype.type(0))
+    """The linear recurrence along the first axis, step by step in float64."""
+    out, state = b.copy(), xp.zeros(b.shape[1:], "float64")
+    restarts = [False] * len(b) if begins is None else begins.tolist()
+    for t, restart in enumerate(restarts):
+        state = b[t].astype("float64") if restart else b[t] + a[t] * state
+        out[t] = state
     return out
 
 
@@ -216,7 +234,7 @@ def cumprod(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = F
     `exclusive` and `reverse` work as in `cumsum`; the first exclusive result is 1. The gradient uses no division, so it
     is exact for zeros.
     """
-    return _accumulated(xp, x, axis, lambda v: xp.cumprod(v, axis=0, dtype=working_dtype(x)), 1, exclusive, reverse)
+    return _accumulated(xp, x, axis, "cumprod", 1, exclusive, reverse)
 
 
 cumprod.infer(_along)
@@ -253,12 +271,11 @@ def logcumsumexp(xp, x, *, axis: int = -1):
 
     The result is -inf while all elements so far are -inf. An element that is -inf has gradient 0.
     """
-    leading = xp.moveaxis(x, axis, 0)
-    out, step = leading.copy(), 1
+    out, step = xp.moveaxis(widened(x), axis, 0).copy(), 1
     while step < len(out):
         out[step:] = xp.logaddexp(out[step:], out[:-step])
         step *= 2
-    return xp.moveaxis(out, 0, axis)
+    return xp.moveaxis(out, 0, axis).astype(x.dtype, copy=False)
 
 
 @logcumsumexp.infer
