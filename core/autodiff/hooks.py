@@ -220,7 +220,8 @@ class Hooks:
         if not self.hooks:
             return {}
         index = 0 if root else block_index(block)
-        writer = {name: op.type for op in block.ops for name in op.outputs}
+        leaves = self.roles if root else {}
+        writer = {name: op.type for op in block.ops for name in op.outputs if name not in leaves}
         found: dict[str, list[int]] = {}
         for number, hook in enumerate(self.hooks):
             if hook.match.variable is not None:
@@ -230,7 +231,7 @@ class Hooks:
             elif hook.match.op is not None:
                 names = [n for n, type in writer.items() if type == hook.match.op]
             else:
-                names = [n for n in block.params if root and self.roles.get(n) == hook.match.role]
+                names = [n for n, role in leaves.items() if role == hook.match.role and n in block.types]
             for name in names:
                 if block.types[name].is_float and not isinstance(block.types[name], StackType):
                     found.setdefault(name, []).append(number)

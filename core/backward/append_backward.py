@@ -221,7 +221,7 @@ def _walk(
             variables[name] = root_variable(program, name, "unknown_variable", entry=True)
     block, cut = without_flow(program, block, options)
     activity = Activity()
-    hooks = Hooks(options.hooks, {v.name: v.role for v in program.variables})
+    hooks = Hooks(options.hooks, program.roles)
     check_hooks(program, options.hooks)
     a = Adjoint(block, cut=cut, activity=activity, hooks=hooks)
     frozen = {v.name for v in program.parameters if not v.trainable}

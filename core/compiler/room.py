@@ -80,7 +80,12 @@ class Room:
             b.append(op)
         b.stopped.update(block.stopped)
         kept = tuple(v for v in program.variables if v.name not in self.shapes)
-        return replace(program, block=replace(b.build(block.results), index=block.index), variables=(*kept, *own))
+        return replace(
+            program,
+            block=replace(b.build(block.results), index=block.index),
+            variables=(*kept, *own),
+            cut={name + WHOLE: name for name in self.shapes},
+        )
 
     def packed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` of a run with the larger arrays and the counts, in place of the feeds that have room."""

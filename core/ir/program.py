@@ -184,6 +184,7 @@ class Program:
     latest:  client name -> variable of its last version, if the two names differ.
     aliases: client name -> its name in ONNX models, if the two names differ.
     sizes:   feed -> a name for each of its sizes, None for sizes without one. Names say nothing about a run.
+    cut:     leaf variable that no client has -> the feed that ops of the block cut from it.
     """
 
     block: Block
@@ -191,6 +192,12 @@ class Program:
     latest: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    cut: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The client's leaf variables and their roles. A feed that is cut from another variable is one of them."""
+        return {self.cut.get(v.name, v.name): v.role for v in self.variables}
 
     def with_role(self, role: Role) -> tuple[Variable, ...]:
         return tuple(v for v in self.variables if v.role == role)

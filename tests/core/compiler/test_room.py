@@ -13,8 +13,9 @@ from bench import workloads
 from bench.classes import recurrence, tables
 from bench.classes.made import Symbols, made, normal
 from bench.workload import OPTIMIZERS, Workload
+from core.autodiff.hooks import Hook
 from core.codegen.cpu_target import CPU_TARGET
-from core.compiler.compile import GradientQuery, Optimizer, append_backward, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, append_backward, compile_gradient, compile_training
 from core.compiler.room import room_for
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
@@ -236,6 +237,26 @@ def test_axes_of_one_size_are_told_apart_from_axes_of_several():
     keys = {room_for(program, {"words": shape, "y": (shape[0], 5)}).key for shape in ((3, 5), (9, 4), (4, 4), (3, 17))}
 
     assert len(keys) == 3
+
+
+@pytest.mark.parametrize("match", [{"role": "feed"}, {"op": "dynamic_slice"}, {"variable": "x"}])
+@pytest.mark.parametrize("action", [{"do": "scale", "factor": 3.0}, {"do": "record"}])
+def test_a_hook_acts_on_the_feeds_of_the_program_and_not_on_the_ops_that_cut_them(match, action):
+    b = BlockBuilder()
+    x = b.param(TensorType((-1, 2), "float64"), "x")
+    loss = b.emit("reduce_sum", x * x).name
+    program = Program(b.build([]), (Variable("x", x.type, "feed"),))
+    hook = Hook.read({"match": match, **action})
+    value = np.arange(6.0).reshape(3, 2)
+    acts, records = "op" not in match, action["do"] == "record"
+
+    query = GradientQuery(targets=(loss,), inputs=("x",), hooks=(hook,))
+    code = compile_gradient(program, query, room=room_for(program, {"x": (3, 2)})).compiled()
+    assert code.packs is not None
+    found = code.step(code.packs({"x": value}))
+
+    np.testing.assert_allclose(found.gradients["x"], value * (6 if acts and not records else 2))
+    assert [key.partition(":")[2] for key in found.recorded] == (["x"] if acts and records else [])
 
 
 def test_the_names_of_a_program_do_not_meet_those_of_the_ops_that_cut_its_feeds():

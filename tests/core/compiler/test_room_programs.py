@@ -4,12 +4,14 @@ beyond the feeds in the arrays that there is room in.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import (
     Clip,
@@ -23,6 +25,7 @@ from core.compiler.compile import (
     compile_training,
 )
 from core.compiler.room import Room, room_for
+from core.cost.budget import Budget
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import OPTIMIZERS
 from core.plan import instructions, linear, moments, sized_products, sizes
@@ -87,7 +90,7 @@ def assert_equal_for_all_sizes(made: OpenProgram, compile: Callable[..., Executa
         assert found.missing == wanted.missing
         if wanted.loss is not None:
             assert_close(found.loss, wanted.loss, "loss")
-        for place in ("fetched", "gradients", "parameters", "states", "optimizer_state", "scaling"):
+        for place in ("fetched", "gradients", "recorded", "parameters", "states", "optimizer_state", "scaling"):
             others = whole(getattr(found, place))
             for name, value in whole(getattr(wanted, place)).items():
                 assert_close(others[name], value, f"{place} {name} of {shapes}")
@@ -125,6 +128,52 @@ def test_an_evaluation_with_room_equals_that_of_known_sizes_and_integers_behind_
     assert_equal_for_all_sizes(
         made, lambda **sized: compile_forward(made.program, (*made.fetched, made.loss, "x"), **sized)
     )
+
+
+ACTIONS: tuple[dict[str, Any], ...] = (
+    {"do": "clip_value", "min": -0.01, "max": 0.02},
+    {"do": "clip_value", "min": 0.001},
+    {"do": "clip_norm", "max_norm": 0.05},
+    {"do": "scale", "factor": -1.5},
+    {"do": "check_finite"},
+    {"do": "record"},
+)
+
+
+def options_of(made: OpenProgram, draw: random.Random) -> dict[str, Any]:
+    """Random hooks, checkpoints, memory policies and variables without gradients for a program."""
+    types = made.program.block.types
+    floats = [n for op in made.program.block.ops for n in op.outputs if getattr(types[n], "is_float", False)]
+
+    def hook() -> Hook:
+        op = draw.choice(sorted({op.type for op in made.program.block.ops}))
+        match = draw.choice(
+            ({"variable": draw.choice(floats)}, {"op": op}, {"role": draw.choice(("parameter", "feed"))})
+        )
+        action = draw.choice(ACTIONS)
+        when = "each_contribution" if action["do"] != "record" and draw.random() < 0.4 else "after_accumulation"
+        return Hook.read({"match": match, "when": when, **action})
+
+    return {
+        "hooks": tuple(hook() for _ in range(draw.randrange(4))),
+        "checkpoints": draw.choice(((), "auto", tuple(draw.sample(floats, min(2, len(floats)))))),
+        "loop_memory": draw.choice(("store", "recompute", "sqrt", "binomial", Budget(20_000))),
+        "no_grad_set": tuple(draw.sample(floats, int(draw.random() < 0.3))),
+    }
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", range(30, 40))
+def test_gradients_with_room_under_hooks_and_memory_policies_equal_those_of_known_sizes(seed):
+    made, draw = OpenProgram(seed, ("float64", "float32")[seed % 2], 4), random.Random(seed)
+    options = options_of(made, draw)
+    if draw.random() < 0.5:
+        parameters = [v.name for v in made.program.parameters]
+        query = GradientQuery(targets=(made.loss,), inputs=("x", "other", *parameters), **options)
+    else:
+        query = GradientQuery(loss=made.loss, **options)
+
+    assert_equal_for_all_sizes(made, lambda **sized: compile_gradient(made.program, query, made.fetched, **sized))
 
 
 @pytest.fixture
