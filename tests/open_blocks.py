@@ -13,7 +13,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from tests.mixtures import POLICIES
 
-__all__ = ["Body", "Statement", "States", "branched", "looped"]
+__all__ = ["Body", "Statement", "States", "branched", "called", "looped"]
 
 FEEDS = ("x", "words", "lengths", "mask", "other", "key")
 DEEPEST = 2
@@ -155,6 +155,30 @@ def branched(p: States) -> Value:
     total = p.emit("reduce_sum", p.one())
     condition = p.emit("greater_than", total, p.emit("full_like", total, value=0.0))
     x, y = p.emit("if_else", condition, *states, *operands, true_block=blocks[0], false_block=blocks[1])
+    p.pool.append(y)
+    made: Value = x
+    return made
+
+
+def called(p: States) -> Value:
+    """A call of a function with statements of its own, which may define its gradient: another one than it has."""
+    if p.depth == DEEPEST:
+        return p.one() * 0.5
+    states = [p.one(), p.one()]
+    body = Body(p, states, [])
+    for _ in range(p.draw.choice((0, 1, 2))):
+        body.statement()
+    block = body.block([body.pool[-1], body.one() * body.pool[0]])
+    operands = [*states, *(outer for outer, _ in body.captured)]
+    gradient, inputs = None, ()
+    if p.draw.random() < 0.6:
+        b = BlockBuilder()
+        params = [b.param(type) for type in (*(each.type for each in operands), *block.result_types * 2)]
+        *_, last, first, second = params
+        mean = b.emit("reduce_mean", second, axes=(0, 1))
+        gradient = b.build([first * b.emit("tanh", last) + mean, second * 0.5 + first * params[0]])
+        inputs = (0, 1)
+    x, y = p.emit("call", *operands, block=block, gradient=gradient, inputs=inputs)
     p.pool.append(y)
     made: Value = x
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.ir.builder import Value
-from tests.open_blocks import Statement, States, branched, looped
+from tests.open_blocks import Statement, States, branched, called, looped
 
 __all__ = ["CLASSES", "STATEMENTS", "WORDS"]
 
@@ -331,5 +331,5 @@ STATEMENTS: tuple[Statement, ...] = (
     dense, flattened, attended, attention, embedded, bag, dropped, statistics, normed, running, ordered, sequences,
     gathered, joined, recurrent, convolved, strided, pooled, compared, masked, spread,
     sliced, sliced, gram, image, repeated, chosen, scattered, counted, solved, transformed, apart, scored,
-    looped, looped, branched,
+    looped, looped, branched, called,
 )  # fmt: skip
