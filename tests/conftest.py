@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.programs import EXECUTOR
 
@@ -29,6 +30,11 @@ def pytest_configure(config: Any) -> None:
     EXECUTOR["native"] = config.getoption("--native")
     if EXECUTOR["native"]:
         os.environ.setdefault("BACKPASS_COMPILE", "always")  # for the services that tests start
+    # A slow machine is no failure. `make test` draws the same examples each time, so that a change fails for its own
+    # mistakes alone; `make test-all` draws others each time.
+    same = "not slow" in config.getoption("markexpr")
+    settings.register_profile("backpass", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=same)
+    settings.load_profile("backpass")
 
 
 THINNER = 4.0
