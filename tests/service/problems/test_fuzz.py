@@ -104,7 +104,7 @@ def test_eight_hundred_mutated_bodies_get_valid_answers_and_kill_no_worker(servi
         draw = random.Random(i)
         path, body = BODIES[i % len(BODIES)]
         text = json.dumps(mutated(body, draw))
-        answer = service.client.post(path, content=text.encode("utf-8", "replace"), headers=JSON, timeout=20)
+        answer = service.client.post(path, content=text.encode("utf-8", "replace"), headers=JSON, timeout=120)
         check(answer)
         refused += answer.status_code >= 400
         if path == "/v1/sessions" and answer.status_code == 201:
