@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import uvicorn
@@ -22,19 +23,25 @@ from service.http.protocol import guarded
 from service.http.request_body import read_body
 from service.settings import Settings
 
-LIMITS = Settings(
-    header_deadline=0.6,
-    header_bytes=4000,
-    header_fields=20,
-    write_deadline=0.5,
-    body_deadline=0.5,
-    json_body_bytes=10_000,
-    allowed_hosts="x",
-)
+LIMITS = Settings(header_bytes=4000, header_fields=20, json_body_bytes=10_000, allowed_hosts="x")
+HASTY = LIMITS.model_copy(update={"header_deadline": 1.0, "write_deadline": 1.0, "body_deadline": 0.5})
+"""For tests of these deadlines alone: on a busy machine, other requests would miss them."""
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
 def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
+    with running(LIMITS, request.param) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def hasty_server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
+    with running(HASTY, request.param) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(limits: Settings, loop: Any) -> Iterator[uvicorn.Server]:
     app = FastAPI()
     problems.install(app)
 
@@ -61,10 +68,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
 
     @app.post("/body")
     async def body(request: Request) -> int:
-        return len((await read_body(request, LIMITS)).raw)
+        return len((await read_body(request, limits)).raw)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=guarded(LIMITS), loop=request.param, ws="none", log_level="critical")
+        config = uvicorn.Config(app, http=guarded(limits), loop=loop, ws="none", log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -77,6 +84,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
 
 @pytest.fixture
 def port(server: uvicorn.Server) -> int:
+    return port_of(server)
+
+
+@pytest.fixture
+def hasty_port(hasty_server: uvicorn.Server) -> int:
+    return port_of(hasty_server)
+
+
+def port_of(server: uvicorn.Server) -> int:
     return int(server.servers[0].sockets[0].getsockname()[1])
 
 
@@ -142,19 +158,19 @@ def test_a_body_that_arrives_before_the_last_answer_has_ended_is_read(port: int,
             until(sock, b"\r\n\r\n%d" % size)
 
 
-def test_an_incomplete_header_closes_the_connection_at_its_deadline(port: int):
+def test_an_incomplete_header_closes_the_connection_at_its_deadline(hasty_port: int):
     for sent in (b"", b"GET /ok HTTP/1.1\r\nhost: x\r\n"):
-        with connected(port) as sock:
-            started = time.monotonic()
+        started = time.monotonic()
+        with connected(hasty_port) as sock:
             sock.sendall(sent)
 
             assert answer(sock) == b""
 
-            assert 0.4 < time.monotonic() - started < 20
+            assert 0.9 < time.monotonic() - started < 20
 
 
-def test_a_slowly_sent_header_closes_the_connection_at_its_deadline(port: int):
-    with connected(port) as sock:
+def test_a_slowly_sent_header_closes_the_connection_at_its_deadline(hasty_port: int):
+    with connected(hasty_port) as sock:
         started = time.monotonic()
         with pytest.raises(OSError):
             for byte in b"GET /ok HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 100:
@@ -164,8 +180,8 @@ def test_a_slowly_sent_header_closes_the_connection_at_its_deadline(port: int):
         assert time.monotonic() - started < 20
 
 
-def test_the_second_header_of_a_connection_has_a_deadline_too(port: int):
-    with connected(port) as sock:
+def test_the_second_header_of_a_connection_has_a_deadline_too(hasty_port: int):
+    with connected(hasty_port) as sock:
         sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n")
         until(sock, b"fine")
         started = time.monotonic()
@@ -205,9 +221,9 @@ def test_the_host_of_an_absolute_target_takes_the_place_of_the_header(port: int)
 
 
 @pytest.mark.parametrize("has_body", [False, True])
-def test_bytes_that_begin_no_request_do_not_keep_a_connection(port: int, has_body: bool):
+def test_bytes_that_begin_no_request_do_not_keep_a_connection(hasty_port: int, has_body: bool):
     """Line ends between requests, and the rest of a body that the route does not read."""
-    with connected(port) as sock:
+    with connected(hasty_port) as sock:
         sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n" + b"content-length: 90000\r\n" * has_body + b"\r\n")
         until(sock, b"fine")
         sock.sendall(b"\r\n")
@@ -288,10 +304,10 @@ def test_an_offer_of_another_protocol_is_ignored(port: int, size: int, is_chunke
         assert answers == [b"fine", str(len(content)).encode(), b"fine", b"fine"], raw
 
 
-def test_a_slow_body_gets_status_408(port: int):
+def test_a_slow_body_gets_status_408(hasty_port: int):
     head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
 
-    checked(exchange(port, head), 408, "body-timeout")
+    checked(exchange(hasty_port, head), 408, "body-timeout")
 
 
 def test_a_client_that_sends_a_large_body_completely_gets_status_413(port: int):
@@ -329,13 +345,12 @@ def test_connections_leave_open_files_to_the_rest_of_the_service(server: uvicorn
     assert exchange(port, sent.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")).endswith(b"fine")
 
 
-def test_an_unread_answer_is_aborted(server: uvicorn.Server, port: int):
-    await_connections(server, 0)  # those of earlier tests have ended
-    with connected(port) as sock:
+def test_an_unread_answer_is_aborted(hasty_server: uvicorn.Server, hasty_port: int):
+    await_connections(hasty_server, 0)  # those of earlier tests have ended
+    with connected(hasty_port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        await_connections(server, 1)
-        await_connections(server, 0)
-        received = 0
+        received = len(sock.recv(1))  # the answer has begun
+        await_connections(hasty_server, 0)
         try:
             while data := sock.recv(2**20):
                 received += len(data)
@@ -345,12 +360,12 @@ def test_an_unread_answer_is_aborted(server: uvicorn.Server, port: int):
     assert received < 40 * 2**20
 
 
-def test_a_slow_reader_gets_the_complete_answer(port: int):
-    with connected(port) as sock:
+def test_a_slow_reader_gets_the_complete_answer(hasty_port: int):
+    with connected(hasty_port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         total = 0
         while data := sock.recv(4 * 2**20):
             total += len(data)
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     assert total > 50 * 2**20
