@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.processes import children
+
 __all__ = ["Postgres", "postgres"]
 
 
@@ -65,15 +67,16 @@ class Postgres:
         loses all packets."""
         stopped = [self._server.get_pid()]
         os.kill(stopped[0], signal.SIGSTOP)  # first: it starts no more processes
-        for task in Path(f"/proc/{stopped[0]}/task").iterdir():
-            stopped += [int(child) for child in (task / "children").read_text().split()]
+        stopped += children(stopped[0])
         try:
             for pid in stopped[1:]:
-                os.kill(pid, signal.SIGSTOP)
+                with contextlib.suppress(ProcessLookupError):  # its connection has just ended
+                    os.kill(pid, signal.SIGSTOP)
             yield
         finally:
             for pid in reversed(stopped):
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def start(self) -> None:
         """Start the server again; it recovers its databases."""

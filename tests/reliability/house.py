@@ -16,6 +16,7 @@ import httpx
 from tests.paths import ROOT
 from tests.ports import free_port
 from tests.postgres import Postgres
+from tests.processes import children, is_running
 
 __all__ = ["House"]
 
@@ -58,11 +59,11 @@ class House:
     def kill(self) -> None:
         """SIGKILL the service; its workers end with it."""
         assert self.process is not None
-        children = self.children()
+        started = self.children()
         self.process.kill()
         self.process.wait()
         end = time.monotonic() + 60
-        while any(_is_alive(pid) for pid in children) and time.monotonic() < end:
+        while any(is_running(pid) for pid in started) and time.monotonic() < end:
             time.sleep(0.01)
 
     def children(self) -> list[int]:
@@ -96,13 +97,5 @@ class House:
 def _with_descendants(pid: int) -> Iterator[int]:
     yield pid
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield from _with_descendants(int(child))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        for child in children(pid):
+            yield from _with_descendants(child)

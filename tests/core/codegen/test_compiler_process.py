@@ -21,6 +21,7 @@ from core.codegen.compiler_process import GOOD, CompilerProcess
 from core.codegen.compilers import Compilers
 from core.ir.errors import ExecutionError
 from core.ir.stop import watched_by
+from tests.processes import children, is_running, until_asked
 
 DOUBLE = """
 define i64 @double(i64 %x) {
@@ -71,13 +72,20 @@ def test_an_invalid_text_raises_llvms_message_and_the_process_survives(compiler:
 def test_a_crash_costs_one_compilation(compiler: CompilerProcess, sent: signal.Signals):
     compiler.compile([DOUBLE])
     assert compiler.pid is not None
-    os.kill(compiler.pid, signal.SIGSTOP)  # it ends before it answers the request
-    threading.Timer(0.2, os.kill, (compiler.pid, sent)).start()
-    if sent != signal.SIGKILL:
-        threading.Timer(0.4, os.kill, (compiler.pid, signal.SIGCONT)).start()
+    first = compiler.pid
+    os.kill(first, signal.SIGSTOP)  # it ends before it answers the request
 
+    def end() -> None:
+        until_asked(first)
+        os.kill(first, sent)
+        if sent != signal.SIGKILL:
+            os.kill(first, signal.SIGCONT)
+
+    ending = threading.Thread(target=end)
+    ending.start()
     with pytest.raises(ExecutionError) as caught:
         compiler.compile([DOUBLE])
+    ending.join()
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
@@ -108,7 +116,7 @@ def test_the_compiler_process_ends_with_its_parent():
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
-    while Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+    while is_running(pid):
         time.sleep(0.01)
 
 
@@ -161,7 +169,7 @@ def test_a_fork_that_crashes_costs_one_compilation(compiler: CompilerProcess):
 
     def kill_a_fork() -> None:
         while not killed:
-            for pid in map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split()):
+            for pid in children(first):
                 os.kill(pid, signal.SIGSEGV)
                 killed.append(pid)
                 return
@@ -230,7 +238,7 @@ def test_a_watch_ends_the_wait_for_the_compilation_of_another_thread(compiler: C
     os.kill(compiler.pid, signal.SIGSTOP)
     other = threading.Thread(target=compiler.compile, args=([DOUBLE],))
     other.start()
-    time.sleep(0.1)
+    until_asked(compiler.pid)
 
     with pytest.raises(Stopped), watched_by(Impatient(0.05)):
         compiler.compile([TRIPLE])
@@ -267,7 +275,7 @@ def test_a_long_module_does_not_delay_a_short_one(monkeypatch: pytest.MonkeyPatc
         os.kill(compilers._long.pid, signal.SIGSTOP)
         waiting = threading.Thread(target=compilers.compile, args=([long],))
         waiting.start()
-        time.sleep(0.05)
+        until_asked(compilers._long.pid)
 
         assert compilers.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
         assert waiting.is_alive()

@@ -18,6 +18,7 @@ import pytest
 from service.engine import DeadlineExceeded, EmbeddedPool, NoCapacity, WorkerLost
 from service.engine.devices import plan_workers
 from service.settings import Settings
+from tests.processes import is_running
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +34,6 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
         await asyncio.sleep(0.01)
-
-
-def exists(pid: int) -> bool:
-    """Whether the process runs. A zombie does not run."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def open_files() -> list[str]:
@@ -119,7 +112,7 @@ async def test_a_killed_idle_worker_is_replaced(pool: EmbeddedPool):
     os.kill(victim.pid, signal.SIGKILL)
 
     await eventually(lambda: pool.workers()[0].state == "idle" and pool.workers()[0].id != victim.id)
-    assert not exists(victim.pid)
+    assert not is_running(victim.pid)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +249,7 @@ async def test_a_worker_without_heartbeat_is_replaced(open_pool):
             await asyncio.wait_for(call, 60)
 
         await eventually(lambda: pool.workers()[0].state == "idle")
-        assert not exists(victim.pid)
+        assert not is_running(victim.pid)
         assert pool.workers()[1].id == other.id
 
 
@@ -283,7 +276,7 @@ async def test_replacements_leak_no_descriptor_and_no_process(open_pool, count):
         gc.collect()
         assert len(open_files()) == len(before), (before, open_files())
         assert len(pids) == count
-        assert not any(exists(pid) for pid in pids)
+        assert not any(is_running(pid) for pid in pids)
 
 
 async def test_stopping_the_pool_ends_its_workers_and_closes_all_descriptors(open_pool):
@@ -295,7 +288,7 @@ async def test_stopping_the_pool_ends_its_workers_and_closes_all_descriptors(ope
 
     with pytest.raises(WorkerLost):
         await running
-    assert not any(exists(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
     await asyncio.sleep(0)
     assert len(open_files()) <= len(before)
 
@@ -337,7 +330,7 @@ def test_workers_begin_before_the_event_loop_and_serve_calls_in_it():
     assert done.returncode == 0, done.stderr
     begun, serving = ([int(pid) for pid in line.split()] for line in done.stdout.splitlines())
     assert serving == begun
-    assert not any(exists(pid) for pid in begun)
+    assert not any(is_running(pid) for pid in begun)
 
 
 PARENT = """
@@ -365,7 +358,7 @@ async def test_the_death_of_the_service_ends_running_and_stopped_workers(sent: i
     assert parent.stdout is not None
     pids = [int(pid) for pid in (await asyncio.to_thread(parent.stdout.readline)).split()]
     assert len(pids) == 2
-    assert all(exists(pid) for pid in pids)
+    assert all(is_running(pid) for pid in pids)
     if stopped:  # a stopped worker cannot notice the end of its socket or of its parent
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -373,7 +366,7 @@ async def test_the_death_of_the_service_ends_running_and_stopped_workers(sent: i
     parent.send_signal(sent)
     parent.wait(60)
 
-    await eventually(lambda: not any(exists(pid) for pid in pids))
+    await eventually(lambda: not any(is_running(pid) for pid in pids))
     parent.stdout.close()
 
 

@@ -16,6 +16,7 @@ from service.engine.devices import WorkerPlan
 from service.engine.spare import Spare
 from tests.device.emulator import compiler
 from tests.device.worker_gpu import environment
+from tests.processes import children, command
 from tests.service.engine.conftest import Pool
 
 pytestmark = [
@@ -28,12 +29,7 @@ HANDLERS = "tests.service.engine.handlers:HANDLERS"
 
 def workers() -> set[int]:
     """The worker processes that this process has started."""
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-        if b"service.worker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    return {pid for pid in children() if b"service.worker.main" in command(pid)}
 
 
 async def until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -3,11 +3,8 @@ signal, so that a compilation takes as long as the test needs."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ import pytest
 
 from service.worker.compiling import Compilations
 from tests.policy_nests import nest
+from tests.processes import children, command, until_asked
 from tests.service.conftest import Served, serve
 from tests.service.wire import array, opened, problem, regression, tensors
 
@@ -39,10 +37,7 @@ def one(tmp_path: Path) -> Iterator[Served]:
 def compiler_of(served: Served) -> int:
     """The process id of the worker's compiler process."""
     (worker,) = (w["pid"] for w in served.client.get("/v1/workers").json()["workers"])
-    children = [pid for each in Path(f"/proc/{worker}/task").glob("*/children") for pid in each.read_text().split()]
-    (found,) = [
-        int(pid) for pid in children if b"core.codegen.compiler_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    (found,) = [pid for pid in children(worker) if b"core.codegen.compiler_main" in command(pid)]
     return found
 
 
@@ -96,20 +91,6 @@ def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
             assert held.result(60).json()["step"] == 2
 
 
-def until_asked(compiler: int) -> None:
-    """Wait until the standard input of the stopped process holds a request: a process that ended before is replaced."""
-    descriptor = os.open(f"/proc/{compiler}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        for _ in range(3000):
-            waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4)
-            if int.from_bytes(waiting, sys.byteorder):
-                return
-            time.sleep(0.01)
-    finally:
-        os.close(descriptor)
-    raise AssertionError("no request came")
-
-
 def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
     client = one.client
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
@@ -119,7 +100,7 @@ def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
         request = {"seq": 3, "fetch": ["prediction"], **BODY}
         os.kill(compiler, signal.SIGSTOP)
         held = pool.submit(client.post, f"{path}/steps", json=request)
-        until_asked(compiler)
+        until_asked(compiler)  # a process that ended before would be replaced
         os.kill(compiler, signal.SIGKILL)
 
         said = problem(held.result(60), 422, "execution-failed")

@@ -1,0 +1,51 @@
+"""Processes of this machine, as /proc shows them while they begin and end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import termios
+import time
+from pathlib import Path
+
+__all__ = ["children", "command", "is_running", "until_asked"]
+
+ENDED = (FileNotFoundError, ProcessLookupError)
+"""Errors of a file of a process or thread that has ended, before its opening or after it."""
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs. A zombie does not run."""
+    with contextlib.suppress(*ENDED):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def children(pid: int | str = "self") -> list[int]:
+    """The processes that a process has started and not waited for."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(*ENDED):
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def command(pid: int) -> bytes:
+    """The command line of a process, with zero bytes between the arguments; empty if it has ended."""
+    with contextlib.suppress(*ENDED):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def until_asked(pid: int, seconds: float = 60.0) -> None:
+    """Wait until the standard input of a stopped process, a pipe, holds a request."""
+    descriptor = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        end = time.monotonic() + seconds
+        while not int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4), sys.byteorder):
+            assert time.monotonic() < end, "no request came"
+            time.sleep(0.005)
+    finally:
+        os.close(descriptor)
