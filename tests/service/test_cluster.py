@@ -309,7 +309,7 @@ def test_calls_end_at_their_deadline_while_the_database_is_silent_and_go_on_when
     assert [each.status_code for each in answers] == [503, 503, 200], answers[0].text
     assert answers[0].json()["code"] == "storage-unavailable", answers[0].text
     assert "retry-after" in answers[0].headers
-    assert max(took) < 6.0, took
+    assert max(took) < 9.0, took  # without a deadline, 10 s and more
     again = until(lambda: _well(other.post(f"{path}/steps", json={**body, "deadline_s": 30})))
     assert (again["step"], again["loss"]) == (
         1,

@@ -49,7 +49,7 @@ def ready(served: Served) -> tuple[int, dict[str, Any]]:
 
 def test_readiness_ends_at_once_and_work_is_refused_after_the_delay_while_calls_end(tmp_path) -> None:
     with serve(tmp_path, command=COMMAND, **LONG, drain_delay=3, graceful_shutdown=20) as served:
-        with running(served, 6) as answers:
+        with running(served, 9) as answers:
             began = time.monotonic()  # before the delay can begin
             served.process.send_signal(signal.SIGTERM)
             wait_for(lambda: ready(served)[0] == 503, 2)
