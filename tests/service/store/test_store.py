@@ -287,7 +287,7 @@ def test_a_use_of_the_store_ends_at_the_deadline_of_its_request(postgres_server,
 
 
 def test_a_write_whose_process_is_stopped_does_not_block_others_for_ever(postgres_url, monkeypatch):
-    monkeypatch.setattr(server, "IDLE_S", 0.3)
+    monkeypatch.setattr(server, "IDLE_S", 1.0)
     stopped, other = Store(None, postgres_url), Store(None, postgres_url)
     for each in (stopped, other):
         each.open_now()
