@@ -29,7 +29,7 @@ from service.datasets.stacking import stacked
 from service.datasets.stored_form import ABOUT, RESULT, write_dataset
 from service.datasets.tensor_files import check_table
 from service.datasets.uploads import Upload, Uploads
-from service.engine import EmbeddedPool, WorkerLost
+from service.engine import EmbeddedPool, WorkerLost, run_stateless
 from service.machine import available_cores, available_memory
 from service.problems import FieldError, HttpProblem
 from service.settings import LEAST_WORKER_MEMORY, MIB, Settings, service_memory
@@ -149,11 +149,11 @@ class Ingest:
         args = {**source, "scratch": str(folder), "options": options.document(), "limits": asdict(self._limits)}
         pool = await self._running()
         try:
-            reply = await pool.call("ingest", args, deadline=self._settings.dataset_deadline)
+            reply = await run_stateless(pool, "ingest", args, deadline=self._settings.dataset_deadline)
         except WorkerLost as error:
             if not error.began:
                 raise
-            detail = f"the file cannot be read: its conversion ended the process ({error.reason})"
+            detail = f"the file cannot be read: its conversion ended two processes ({error.reason})"
             raise HttpProblem("limit-exceeded", detail, reason="conversion-ended") from error
         _check(reply.result)
         return await self._added(tenant, named, folder)

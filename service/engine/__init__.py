@@ -10,6 +10,7 @@ process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply
 dispatch      the queue of calls and the choice of a worker
 embedded      the pool: supervision and replacement of workers
+stateless     calls of processes that keep no state, which can run again
 """
 
 from service.engine.answer_room import AnswerRoom
@@ -26,6 +27,7 @@ from service.engine.protocol import (
     WorkerInfo,
     WorkerLost,
 )
+from service.engine.stateless import run_stateless
 
 __all__ = [
     "AnswerRoom",
@@ -40,5 +42,6 @@ __all__ = [
     "UnusableSettings",
     "WorkerInfo",
     "WorkerLost",
+    "run_stateless",
     "worker_memory",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.engine import DeadlineExceeded, EmbeddedPool, EngineError, RemoteError, Reply, WorkerLost
+from service.engine import DeadlineExceeded, EmbeddedPool, EngineError, RemoteError, Reply, WorkerLost, run_stateless
 from service.machine import available_memory
 from service.models.losses import option_of
 from service.problems import FieldError, HttpProblem, from_remote
@@ -99,11 +99,13 @@ class Importer:
         limit = self._settings.import_deadline
         pool = await self._running()
         try:
-            reply = await pool.call("onnx", args, deadline=limit)
+            reply = await run_stateless(pool, "onnx", args, deadline=limit)
         except RemoteError as error:
             raise _refused(error, loss) from error
         except WorkerLost as error:
-            detail = f"the model cannot be read: its conversion ended the process ({error.reason})"
+            if not error.began:
+                raise
+            detail = f"the model cannot be read: its conversion ended two processes ({error.reason})"
             raise HttpProblem("limit-exceeded", detail, reason="conversion-ended") from error
         except DeadlineExceeded as error:
             if error.waited:

@@ -82,10 +82,23 @@ def test_a_file_that_ends_its_process_is_refused_and_the_next_one_is_read(tmp_pa
         async with house.ingest.folder() as folder:
             (folder / "bad").write_bytes(b"crash")
             (folder / "good").write_bytes(as_csv({"a": np.arange(3)}))
-            with pytest.raises(HttpProblem, match=r"ended the process \(killed by SIGABRT\)") as refused:
+            with pytest.raises(HttpProblem, match=r"ended two processes \(killed by SIGABRT\)") as refused:
                 await house.ingest.of_file("a", folder / "bad", Options("csv"), Named(), folder)
             found, _ = await house.ingest.of_file("a", folder / "good", Options("csv"), Named(), folder)
         assert (refused.value.code, refused.value.retryable, found.rows) == ("limit-exceeded", False, 3)
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_is_read_though_something_else_ends_the_first_process(tmp_path, monkeypatch):
+    monkeypatch.setattr("service.datasets.ingest.HANDLERS", "tests.service.datasets.crashing:HANDLERS")
+
+    async def scenario(house):
+        async with house.ingest.folder() as folder:
+            (folder / "good").write_bytes(as_csv({"a": np.arange(3)}))
+            (folder / "ends once").touch()
+            found, _ = await house.ingest.of_file("a", folder / "good", Options("csv"), Named(), folder)
+        assert found.rows == 3
 
     run(tmp_path, scenario)
 

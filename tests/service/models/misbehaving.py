@@ -1,8 +1,10 @@
-"""The handler of a conversion that crashes, hangs, or takes all memory, as the content of the file says."""
+"""The handler of a conversion that crashes, hangs, or takes all memory, as the content of the file says, and whose
+process ends once where a file is called so."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,11 @@ __all__ = ["HANDLERS"]
 def converted(
     state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    match Path(args["path"]).read_bytes():
+    path = Path(args["path"])
+    if (once := path.with_name("ends once")).exists():
+        once.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    match path.read_bytes():
         case b"crash":
             os.abort()
         case b"hang":

@@ -23,15 +23,18 @@ def reader(tmp_path, monkeypatch):
     monkeypatch.setattr(importer, "HANDLERS", "tests.service.models.misbehaving:HANDLERS")
     monkeypatch.setattr(importer, "MEMORY_BYTES", 2**29)
 
-    def read(*contents: bytes, deadline: float = 60.0) -> list[Read | HttpProblem]:
-        return asyncio.run(all_of(Importer(Settings(data_dir=tmp_path, import_deadline=deadline)), contents))
+    def read(*contents: bytes, deadline: float = 60.0, ends_once: bool = False) -> list[Read | HttpProblem]:
+        settings = Settings(data_dir=tmp_path, import_deadline=deadline)
+        return asyncio.run(all_of(Importer(settings), contents, ends_once))
 
-    async def all_of(reader: Importer, contents: tuple[bytes, ...]) -> list[Read | HttpProblem]:
+    async def all_of(reader: Importer, contents: tuple[bytes, ...], ends_once: bool) -> list[Read | HttpProblem]:
         found: list[Read | HttpProblem] = []
         try:
             for n, content in enumerate(contents):
                 (folder := tmp_path / str(n)).mkdir()
                 (folder / "model").write_bytes(content)
+                if ends_once:
+                    (folder / "ends once").touch()
                 try:
                     found.append(await reader.onnx(folder / "model", {"kind": "mse"}, None, folder))
                 except HttpProblem as problem:
@@ -57,6 +60,12 @@ def test_a_model_that_ends_its_process_is_refused_and_the_next_one_is_read(reade
     assert mapped(good.values.file)[0]["0.weight"].tolist() == W.tolist()
     assert good.about == {"inputs": ["x", "label"], "outputs": ["y"], "loss": "loss"}
     np.testing.assert_array_equal(mapped(infinite.values.file)[0]["0.weight"], [[np.nan], [np.inf]])
+
+
+def test_a_model_is_read_though_something_else_ends_the_first_process(reader):
+    (found,) = reader(linear().SerializeToString(), ends_once=True)
+
+    assert mapped(found.values.file)[0]["0.weight"].tolist() == W.tolist()
 
 
 @pytest.mark.slow
