@@ -6,19 +6,22 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.doctor.storage import DATABASE
 from service.http.tls import BadCertificate, check_tls, expiry
 from service.settings import Settings
+from service.store.admin import AdminError, asked
 from service.tenants.key_file import BadKeysFile, read_keys
 from service.tenants.tenancy import is_loopback
 
 __all__ = ["keys", "tls"]
 
 SOON_S = 14 * 86_400.0
+PATIENCE_S = 5.0
+"""Time for the answer of a running service."""
 
 
 def keys(settings: Settings) -> Iterator[Finding]:
@@ -39,7 +42,8 @@ def keys(settings: Settings) -> Iterator[Finding]:
         else:
             yield ok("keys", f"every request needs a key; keys: {', '.join(known) or 'those in the store'}")
     elif is_loopback(settings.host):
-        yield ok("keys", f"no key is needed: only processes of this machine reach {settings.host}")
+        unless = " unless one is in the store, which cannot be read now" if stored is None else ""
+        yield ok("keys", f"no key is needed{unless}: only processes of this machine reach {settings.host}")
     elif settings.allow_anonymous:
         unless = " unless a key is in the store, which cannot be read now" if stored is None else ""
         text = f"BACKPASS_ALLOW_ANONYMOUS lets everyone in who reaches {settings.host}{unless}"
@@ -53,7 +57,10 @@ def keys(settings: Settings) -> Iterator[Finding]:
 
 
 def _stored(settings: Settings) -> int | None:
-    """The number of keys in the SQLite store, ended ones included; None if it is another store or cannot be read."""
+    """The number of keys in the SQLite store, ended ones included; None if it is another store or cannot be read.
+
+    A running service alone can read its store, so it is asked.
+    """
     if settings.database_url:
         return None
     path = settings.data_dir / DATABASE
@@ -63,6 +70,8 @@ def _stored(settings: Settings) -> int | None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.5)) as db:
             return int(db.execute("SELECT count(*) FROM keys").fetchone()[0])
     except sqlite3.Error:
+        with suppress(AdminError):
+            return len(asked(settings.data_dir, "keys.list", {"tenant": None}, patience=PATIENCE_S))
         return None
 
 

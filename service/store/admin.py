@@ -34,7 +34,7 @@ from service.store.directory import as_owner
 from service.store.errors import DirectoryInUse, StorageError
 from service.store.store import Store
 
-__all__ = ["Action", "AdminError", "AdminSocket", "act"]
+__all__ = ["Action", "AdminError", "AdminSocket", "act", "asked"]
 
 Action = Callable[[Store, dict[str, Any]], Awaitable[Any]]
 
@@ -120,7 +120,7 @@ def act(settings: Settings, name: str, action: Action, arguments: dict[str, Any]
         try:
             store.open_now()
         except DirectoryInUse as error:
-            return _asked(settings.data_dir, name, arguments, error)
+            return asked(settings.data_dir, name, arguments, in_use=str(error))
         except StorageError as error:
             raise AdminError(str(error)) from error
         try:
@@ -135,11 +135,16 @@ async def _alone(store: Store, action: Action, arguments: dict[str, Any]) -> Any
     return await action(store, arguments)
 
 
-def _asked(directory: Path, name: str, arguments: dict[str, Any], in_use: DirectoryInUse) -> Any:
-    """The answer of the owner. Raises AdminError."""
+def asked(
+    directory: Path, name: str, arguments: dict[str, Any], *, in_use: str = "", patience: float = PATIENCE_S
+) -> Any:
+    """The answer of the service that owns the data directory. Raises AdminError.
+
+    in_use: the beginning of an error. patience: seconds to wait.
+    """
     try:
         with _address(directory) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(patience)
             connection.connect(address)
             connection.sendall(json.dumps({"action": name, "arguments": arguments}).encode() + b"\n")
             with connection.makefile("rb") as file:

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import sqlite3
 import threading
@@ -484,6 +485,24 @@ def test_a_key_closes_a_service_that_takes_anonymous_requests_without_one(tmp_pa
     assert main(["keys", "create", "--data-dir", str(tmp_path)]) == 0
 
     assert findings(tmp_path, "keys", host="0.0.0.0", allow_anonymous=True) == []
+
+
+def test_keys_in_the_store_of_a_running_service_are_counted(tmp_path: Path, capsys: Any) -> None:
+    def found() -> list[str]:
+        given = {"data_dir": tmp_path, "port": 0, "device": "cpu", "workers": 1}
+        return [each.found for each in examine(**given) if each.check == "keys"]
+
+    with serve(tmp_path, workers=1) as served:
+        assert found() == ["no key is needed: only processes of this machine reach 127.0.0.1"]
+        assert main(["keys", "create", "--data-dir", str(tmp_path)]) == 0
+
+        assert found() == ["every request needs a key; keys: 1 in the store"]
+        served.process.send_signal(signal.SIGSTOP)
+        try:
+            (text,) = found()
+            assert text.startswith("no key is needed unless one is in the store, which cannot be read now: only")
+        finally:
+            served.process.send_signal(signal.SIGCONT)
 
 
 def test_a_running_service_is_found_sound_and_stays_untouched(tmp_path: Path, capsys: Any) -> None:
