@@ -22,7 +22,7 @@ def curl(api: Json, path: str, method: str, operation: Json, parameters: Sequenc
     for each in parameters:
         if each["in"] == "path":
             address = address.replace(f"{{{each['name']}}}", quote(str(example_of(each)), safe=""))
-        elif each.get("required"):
+        elif each.get("required") or (method == "get" and ("example" in each or "examples" in each)):
             found = str(example_of(each))
             if each["in"] == "query":
                 query.append(f"{each['name']}={quote(found, safe='')}")
