@@ -66,6 +66,10 @@ class Dataset:
             "expires": self.expires,
         }
 
+    def has_ended(self, now: float) -> bool:
+        """Whether its time is over at `now`, in seconds since 1970."""
+        return self.expires is not None and self.expires <= now
+
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> Dataset:
         """The dataset in a row of the table `datasets`."""

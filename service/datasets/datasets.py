@@ -92,10 +92,13 @@ class Datasets:
         self, connection: Connection, tenant: str, dataset: Dataset, check: Callable[[Connection], None]
     ) -> tuple[Dataset, bool] | None:
         keep_files(connection, table)
-        if (known := _found(connection, tenant, dataset.id)) is not None:
+        known = _found(connection, tenant, dataset.id)
+        if known is not None and not known.has_ended(time.time()):
             return known, False
         if not self._objects.exists(dataset.key):
             return None
+        if known is not None:  # its time is over, but the sweep has not deleted it yet
+            connection.execute(delete(table).where(table.c.tenant == tenant, table.c.id == dataset.id))
         count = connection.execute(select(func.count()).where(table.c.tenant == tenant)).scalar_one()
         if count >= self._limit:
             raise HttpProblem("quota-exceeded", f"the limit of {self._limit} datasets is reached; delete some")
@@ -118,12 +121,24 @@ class Datasets:
 
         return await self._store.write(work)
 
-    async def delete(self, tenant: str, id: str, check: Callable[[Dataset], None] = lambda found: None) -> bool:
+    async def delete(
+        self,
+        tenant: str,
+        id: str,
+        check: Callable[[Dataset], None] = lambda found: None,
+        *,
+        ended_at: float | None = None,
+    ) -> bool:
         """Delete a dataset; whether there was one. Raises HttpProblem 409 while a job uses it, StorageError, and what
-        `check` raises for the dataset, which then stays."""
+        `check` raises for the dataset, which then stays.
+
+        ended_at: a time at which its own must be over, or it stays.
+        """
 
         def work(connection: Connection) -> Dataset | None:
             found = _found(connection, tenant, id)
+            if found is not None and ended_at is not None and not found.has_ended(ended_at):
+                return None
             if found is not None:
                 check(found)
                 if used := _jobs(connection, tenant, id):
@@ -173,13 +188,15 @@ class Datasets:
     async def sweep(self) -> None:
         """Delete the datasets whose time is over, unless a job uses them. Raises StorageError."""
 
+        now = time.time()
+
         def work(connection: Connection) -> list[tuple[str, str]]:
-            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= time.time())
+            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= now)
             return [(row.tenant, row.id) for row in connection.execute(wanted)]
 
         for tenant, id in await self._store.read(work):
             try:
-                await self.delete(tenant, id)
+                await self.delete(tenant, id, ended_at=now)  # unless a client has changed its end meanwhile
             except HttpProblem as problem:
                 if problem.code != "in-use":
                     raise

@@ -177,12 +177,19 @@ class Uploads:
         await self._store.write(lambda connection: connection.execute(wanted.values(about=about, size=0)).rowcount)
         await self._delete_parts(upload.keys)
 
-    async def delete(self, tenant: str, id: str, check: Check = lambda found: None) -> bool:
+    async def delete(
+        self, tenant: str, id: str, check: Check = lambda found: None, *, ended_at: float | None = None
+    ) -> bool:
         """Delete an upload; whether there was one. Raises StorageError, and what `check` raises for the upload, which
-        then stays."""
+        then stays.
+
+        ended_at: a time at which its own must be over, or it stays.
+        """
 
         def work(connection: Connection) -> Upload | None:
             found = _found(connection, tenant, id)
+            if found is not None and ended_at is not None and found.expires > ended_at:
+                return None
             if found is not None:
                 check(found)
             connection.execute(delete(table).where(table.c.tenant == tenant, table.c.id == id))
@@ -218,12 +225,14 @@ class Uploads:
     async def sweep(self) -> None:
         """Delete the uploads whose time is over. Raises StorageError."""
 
+        now = time.time()
+
         def work(connection: Connection) -> list[tuple[str, str]]:
-            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= time.time())
+            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= now)
             return [(row.tenant, row.id) for row in connection.execute(wanted)]
 
         for tenant, id in await self._store.read(work):
-            await self.delete(tenant, id)
+            await self.delete(tenant, id, ended_at=now)  # unless more bytes have come meanwhile
 
     async def without_upload(self) -> set[str]:
         """The keys of parts that no upload has: their process died before it counted them, or still counts them."""

@@ -208,6 +208,59 @@ def test_expired_datasets_and_uploads_are_deleted(tmp_path):
     run(tmp_path, scenario, upload_lease=0.01)
 
 
+def test_a_dataset_that_is_stored_again_after_its_end_stays(tmp_path):
+    async def scenario(house):
+        ended = await house.add("a", 1, expires=time.time() - 1, name="old")
+        again = await house.add("a", 1, name="new")
+        await house.datasets.sweep()
+
+        assert again.id == ended.id
+        found = await house.datasets.get("a", again.id)
+        assert (found.name, found.expires, house.files) == ("new", None, [found.key])
+
+    run(tmp_path, scenario)
+
+
+def after_next_read(house: House, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[Any]]) -> None:
+    """Let `act` happen between the next read of the store and what its reader does then."""
+    read = house.store.read
+
+    async def reading(work: Callable[[Any], Any]) -> Any:
+        found = await read(work)
+        monkeypatch.setattr(house.store, "read", read)
+        await act()
+        return found
+
+    monkeypatch.setattr(house.store, "read", reading)
+
+
+def test_a_dataset_whose_end_is_changed_during_a_sweep_stays(tmp_path, monkeypatch):
+    async def scenario(house):
+        dataset = await house.add("a", 1, expires=time.time() - 1)
+        change = lambda: house.datasets.change("a", dataset.id, lambda known: replace(known, expires=None))
+        after_next_read(house, monkeypatch, change)
+        await house.datasets.sweep()
+
+        assert (await house.datasets.get("a", dataset.id)).expires is None
+        assert house.files == [dataset.key]
+
+    run(tmp_path, scenario)
+
+
+def test_an_upload_that_gets_bytes_during_a_sweep_stays(tmp_path, monkeypatch):
+    async def scenario(house):
+        upload = await house.uploads.create("a", 3)
+        await asyncio.sleep(0.05)
+        (tmp_path / "part").write_bytes(b"abc")
+        house.uploads._settings = house.settings.model_copy(update={"upload_lease": 100.0})
+        after_next_read(house, monkeypatch, lambda: house.uploads.append("a", upload.id, 0, tmp_path / "part", 3))
+        await house.uploads.sweep()
+
+        assert (await house.uploads.get("a", upload.id)).offset == 3
+
+    run(tmp_path, scenario, upload_lease=0.01)
+
+
 def test_parts_and_files_of_dead_processes_are_deleted(tmp_path):
     async def scenario(house):
         kept = await house.add("a", 1)
