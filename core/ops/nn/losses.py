@@ -12,8 +12,8 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.ranges import NotNegative, Positive
 from core.ops.elementwise.arithmetic import abs_, pow_
-from core.ops.elementwise.logic import greater_than, less_equal, where
-from core.ops.elementwise.math import clip, exp, log, relu, softplus, square
+from core.ops.elementwise.logic import greater_equal, greater_than, less_equal, where
+from core.ops.elementwise.math import clip, exp, log, log1p, relu, softplus, square
 from core.ops.nn.softmax_loss import Reduction, reduced
 from core.ops.reduction.sums import inverse_count, reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
@@ -132,12 +132,13 @@ def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
     A logarithm below -100 counts as -100, with gradient 0.
     """
 
-    def bounded_log(x):
-        none = less_equal(x, _zero(x))
-        found = log(where(none, _full(x, 1.0), x))
+    def bounded(none, found):
         return where(none, _full(found, -100.0), clip(found, min=-100.0))
 
-    each = -(label * bounded_log(p) + (1.0 - label) * bounded_log(1.0 - p))
+    never, always = less_equal(p, _zero(p)), greater_equal(p, _full(p, 1.0))
+    yes = bounded(never, log(where(never, _full(p, 1.0), p)))
+    no = bounded(always, log1p(where(always, _zero(p), -p)))  # 1 - p would round a small p away
+    each = -(label * yes + (1.0 - label) * no)
     return reduced(each if weight is None else each * weight, reduction)
 
 
@@ -256,10 +257,10 @@ def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: NotNegative = 2.
 
     It does not overflow for large logits.
     """
-    loss = softplus(x) - x * label
-    # 1 - p_t without cancellation where p_t is nearly 1
-    yes, no = (exp(-softplus(v)) for v in (-x, x))
-    miss = yes * (1.0 - label) + no * label
+    # the logarithms of p and 1 - p: neither 1 - p_t nor log(p_t) is a difference where p_t is nearly 1
+    yes, no = (-softplus(v) for v in (-x, x))
+    loss = -(yes * label + no * (1.0 - label))
+    miss = exp(yes) * (1.0 - label) + exp(no) * label
     weight = label * alpha + (1.0 - label) * (1.0 - alpha)
     return reduced(weight * pow_(miss, _full(miss, gamma)) * loss, reduction)
 

@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.precision import HALVES
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Count
 from core.ops.elementwise.arithmetic import cast
@@ -18,6 +19,7 @@ from core.ops.elementwise.math import clip, exp, log, log1p, softplus
 from core.ops.elementwise.rounding import floor
 from core.ops.indexing.gather import check_index, gather
 from core.ops.linalg.matmul import matmul
+from core.ops.nn.softmax_loss import logistic
 from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.agreeing import agreed, shaped
 from core.ops.shape.creation import fill_zeros_like
@@ -128,7 +130,7 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
     score = reduce_sum(rows, axes=(2,))
     if bias is not None:
         score = score + gather(bias, nodes)
-    each = softplus(score) - score * cast(path_code, dtype=x.dtype)
+    each = logistic(score, cast(path_code, dtype=x.dtype))
     return _like_label(reduce_sum(where(on_path, each, fill_zeros_like(each)), axes=(1,)), label)
 
 
@@ -237,12 +239,12 @@ def nce(
         raise ProgramError("nce needs at least one sample", "bad_attr")
 
     def corrected(score, k):
-        number = cast(k, dtype=x.dtype)
         score = score if bias is None else score + gather(bias, k)
         if sampler == "uniform":
             return score - math.log(sample_count / classes)
+        number = cast(k, dtype="float32" if x.dtype in HALVES else x.dtype)  # float16 ends at 65504
         chance = log(log1p(1.0 / (number + 1.0)))
-        return score - chance - math.log(sample_count / math.log(classes + 1))
+        return score - cast(chance, dtype=x.dtype) - math.log(sample_count / math.log(classes + 1))
 
     rows, drawn = label_rows(label, weight), label_rows(samples, weight)
     true = reduce_sum(x * gather(weight, rows), axes=(1,))

@@ -26,7 +26,7 @@ from core.ops.indexing.gather import check_index, gather
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.nn.labels import class_index
 from core.ops.nn.pair_losses import cos_sim
-from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.nn.softmax_loss import Reduction, logistic, reduced
 from core.ops.reduction.cumulative import cumprod
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.agreeing import agreed
@@ -132,7 +132,7 @@ def multi_label_soft_margin_loss(x, label, weight=None, *, reduction: Reduction 
 
     - `weight`: [classes], a factor for each class.
     """
-    each = softplus(x) - label * x
+    each = logistic(x, label)
     each = each if weight is None else each * weight
     return reduced(reduce_mean(each, axes=(-1,)), reduction)
 

@@ -10,11 +10,11 @@ from core.ir.registry import Example, composite
 from core.ops.common.types import axis_of
 from core.ops.elementwise.arithmetic import abs_, cast, stop_gradient
 from core.ops.elementwise.logic import equal, greater_than, where
-from core.ops.elementwise.math import relu, rsqrt, softplus, sqrt, square
+from core.ops.elementwise.math import relu, rsqrt, sqrt, square
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.labels import softmax_with_cross_entropy
 from core.ops.nn.losses import cases
-from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.nn.softmax_loss import Reduction, logistic, reduced
 from core.ops.reduction.statistics import norm
 from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.agreeing import agreed
@@ -45,8 +45,7 @@ def rank_loss(label, left, right):
     """Pairwise ranking loss of RankNet (Burges et al. 2005): ``log(1 + exp(left - right)) - label * (left -
     right)``.
     """
-    difference = left - right
-    return softplus(difference) - label * difference
+    return logistic(left - right, label)
 
 
 rank_loss.example(

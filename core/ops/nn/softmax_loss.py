@@ -18,7 +18,7 @@ from core.ops.elementwise.math import clip, exp, log, softplus, square
 from core.ops.reduction.sums import Empty, reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__ = ["Reduction", "of_nothing", "reduced"]
+__all__ = ["Reduction", "logistic", "of_nothing", "reduced"]
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -116,6 +116,15 @@ mse_loss.example(
 )
 
 
+def logistic(x, label):
+    """``log(1 + exp(x)) - x * label``, the binary cross-entropy of logits, without overflow.
+
+    It is log(1 + exp(-|x|)) plus a rest that is 0 for a label of the right sign: no difference of large numbers.
+    """
+    positive = greater_than(x, fill_zeros_like(x))
+    return softplus(where(positive, -x, x)) + (where(positive, x, fill_zeros_like(x)) - x * label)
+
+
 @composite
 def sigmoid_cross_entropy_with_logits(
     x, label, pos_weight=None, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
@@ -128,13 +137,10 @@ def sigmoid_cross_entropy_with_logits(
     - `normalize`: divide the result by the number of elements that are not ignored.
     """
     ignored = equal(label, full_like(label, value=ignore_index))
-    # log(1 + exp(-|x|)) plus a rest that is at least 0, so that no small term is lost in a sum
-    positive = greater_than(x, fill_zeros_like(x))
-    rest = softplus(where(positive, -x, x))
     known = where(ignored, fill_zeros_like(label), label)
-    each = rest + (where(positive, x, fill_zeros_like(x)) - x * known)
+    each = logistic(x, known)
     if pos_weight is not None:  # the first term once more, times the rest of the weight
-        each = each + known * (pos_weight - 1.0) * (rest + where(positive, fill_zeros_like(x), -x))
+        each = each + known * (pos_weight - 1.0) * softplus(-x)
     out = where(ignored, fill_zeros_like(each), each)
     if normalize:
         counted = cast(logical_not(ignored), dtype=x.dtype)
