@@ -17,12 +17,11 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches, same_dtype, widened
-from core.ops.elementwise.logic import logical_not, where, where_or_zero
+from core.ops.elementwise.logic import equal, logical_not, where, where_or_zero
 from core.ops.elementwise.math import exp
-from core.ops.elementwise.rounding import isfinite
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.shape.broadcast import expand_to
-from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
@@ -289,11 +288,9 @@ def logcumsumexp_infer(x, *, axis):
 def logcumsumexp_vjp(ct, out, x, *, axis):
     # d out[t] / d x[j] = exp(x[j] - out[t]) = exp(x[j] - out[j]) * exp(out[j] - out[t]): the share of j at step j,
     # times the decay of all shares since. Both exponents are at most 0. Where out is still -inf, shares are set to 0.
-    zero = fill_zeros_like(out)
-    finite = isfinite(out)
-    share = exp(x - where(finite, out, zero))
-    following = shift(where(finite, out - shift(where(finite, out, zero), axis=axis), zero), axis=axis, steps=-1)
-    growth = where(finite, following, zero)
+    zero, before = fill_zeros_like(out), shift(out, axis=axis)
+    share = exp(x - where(equal(out, full_like(out, value=-math.inf)), zero, out))
+    growth = shift(where(equal(out, before), zero, out - before), axis=axis, steps=-1)  # of inf to inf: 0
     return share * linear_scan(exp(-growth), ct, axis=axis, reverse=True)
 
 
