@@ -20,7 +20,7 @@ from core.codegen.transpose import transpose_square
 from core.codegen.vector_slices import even_blocks, lanes_for, move, unravel
 from core.plan.filter_sums import FilterSums, FilterTotal
 
-__all__ = ["filter_sums", "filter_total", "scratch_bytes", "sum_units", "total_scratch", "total_units"]
+__all__ = ["filter_sums", "filter_total", "scratch_bytes", "sum_units", "tile_of", "total_scratch", "total_units"]
 
 PIXELS = 192
 """Most pixels whose cotangents are transposed at a time. They stay in the nearest cache."""
@@ -29,7 +29,13 @@ BLOCK = 288
 """Filter elements for which one transposition of the cotangent is used, at least: it takes as long as some ten."""
 
 LATENCY = 4
-"""Cycles between two additions to the same register."""
+"""Cycles between two additions to the same register.
+
+A pixel takes at least as many, and a third of a cycle for each sum: rows of pixels are short, and when one ends, the
+sums of the next wait for its last ones. So tiles of more than about 20 sums are the fastest, as measured."""
+
+LOADS = 1.5
+"""Vectors and numbers that are loaded in a cycle, as measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,8 @@ class Tile:
     vectors: int
 
 
-def _tile(spec: FilterSums, lanes: int) -> Tile:
-    """The tile that takes the least time. Two vectors are loaded, or one register is added to, in each half cycle."""
+def tile_of(spec: FilterSums, lanes: int) -> Tile:
+    """The tile that takes the least time. One register is added to in each half cycle."""
     conv, registers = spec.conv, 32 if cpu().vector_bytes == 64 else 16
     vectors = -(-conv.out // lanes)
 
@@ -52,7 +58,7 @@ def _tile(spec: FilterSums, lanes: int) -> Tile:
             for _, t, rows in even_blocks(conv.kernel[2], tile.taps):
                 whole, rest = divmod(conv.channels, tile.channels)
                 for m, count in ((tile.channels, whole), (rest, int(rest > 0))):
-                    total += panels * rows * count * max(m * t * v / 2, (m * t + v) / 2, LATENCY)
+                    total += panels * rows * count * _cycles(m * t * v, m * t + v)
         return total
 
     fitting = [
@@ -63,6 +69,11 @@ def _tile(spec: FilterSums, lanes: int) -> Tile:
         if m * t * v + v + 1 <= registers
     ]
     return min(fitting, key=lambda each: (time(each), each.channels * each.taps * each.vectors))
+
+
+def _cycles(sums: int, loads: int) -> float:
+    """Cycles of one pixel."""
+    return max(sums / 2, loads / LOADS, LATENCY + sums / 3)
 
 
 def _panels(spec: FilterSums, lanes: int, tile: Tile) -> list[tuple[int, int, int]]:
@@ -78,7 +89,7 @@ def _channel_block(spec: FilterSums, tile: Tile) -> int:
 
 def _unit_sizes(spec: FilterSums) -> tuple[int, int, int, int]:
     lanes = lanes_for(spec.conv.dtype, spec.conv.out)
-    tile = _tile(spec, lanes)
+    tile = tile_of(spec, lanes)
     panels = sum(number for *_, number in _panels(spec, lanes, tile))
     return spec.shares, spec.conv.groups, panels, -(-spec.conv.channels // _channel_block(spec, tile))
 
@@ -91,14 +102,14 @@ def sum_units(spec: FilterSums) -> int:
 def scratch_bytes(spec: FilterSums) -> int:
     """Bytes for the transposed cotangents of some pixels."""
     lanes = lanes_for(spec.conv.dtype, spec.conv.out)
-    return (_blocking(spec).most + lanes) * _tile(spec, lanes).vectors * lanes * itemsize(spec.conv.dtype)
+    return (_blocking(spec).most + lanes) * tile_of(spec, lanes).vectors * lanes * itemsize(spec.conv.dtype)
 
 
 def filter_sums(module: Module, f: Function, spec: FilterSums) -> None:
     """``(ct, x[, images], sums)``; units as in `sum_units`."""
     conv, dtype = spec.conv, spec.conv.dtype
     lanes = lanes_for(dtype, conv.out)
-    tile = _tile(spec, lanes)
+    tile = tile_of(spec, lanes)
     panels, block = _panels(spec, lanes, tile), _channel_block(spec, tile)
     images = image_count(f, conv)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:

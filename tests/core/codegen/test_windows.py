@@ -17,6 +17,7 @@ from core.autodiff.adjoint import vjp
 from core.codegen import filter_sums, packed_gemm
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.cpus import NAMED, generating_for
 from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
 from core.codegen.module import Module
@@ -235,6 +236,19 @@ def test_filters_of_one_element_and_many_channels_are_products_of_matrices(strid
 
     assert "correlate_columns" in {each.kind for each in kernels(block)}
     agree(block, values_for(block))
+
+
+@pytest.mark.parametrize(("channels", "out", "width", "taps"), [(32, 64, 12, 5), (128, 128, 6, 3), (32, 48, 9, 3)])
+def test_a_pixel_is_added_to_so_many_sums_that_none_waits_for_itself(channels, out, width, taps):
+    b = BlockBuilder()
+    ct = b.param(TensorType((2, out, width, width), "float32"))
+    image, like = (2, channels, width + taps - 1, width + taps - 1), (out, channels, taps, taps)
+    x, w = (b.param(TensorType(shape, "float32")) for shape in (image, like))
+    block = b.build([b.emit("correlate_filter_adjoint", ct, x, w, strides=(1, 1), dilations=(1, 1), paddings=(0,) * 4)])
+    with generating_for(NAMED["x86-64-v4"]):
+        (spec,) = (each.spec for each in kernels(block) if each.kind == "filter_sums")
+        tile = filter_sums.tile_of(spec, 16)
+    assert 20 <= tile.channels * tile.taps * tile.vectors <= 30
 
 
 def test_a_long_sum_of_a_convolution_is_as_exact_as_its_parts():
