@@ -61,7 +61,13 @@ def _reads_halves(rows: int, columns: int, terms: int, by_columns: bool) -> bool
 
 def _convolves_pairs(kind: str, rows: int, columns: int, terms: int) -> bool:
     """Smaller products have tiles of which parts are empty, or too few terms for each number that is copied."""
-    return cpu().multiplies_pairs and terms % 2 == 0 and min(rows, columns, terms) >= 32
+    least = 16 if cpu().has_tiles else 32
+    return cpu().multiplies_pairs and terms % 2 == 0 and min(rows, columns) >= least and terms >= 32
+
+
+def _pair_channels() -> int:
+    """Tiles multiply pairs 16 times as fast as vectors multiply float32 numbers; without tiles it is twice as fast."""
+    return 0 if cpu().has_tiles else 128
 
 
 def _panel(product: Gemm) -> int:
@@ -120,7 +126,7 @@ CPU_TARGET = Target(
         share=256,
         column_elements=2**18,
         pairs=_convolves_pairs,
-        pair_channels=128,
+        pair_channels=_pair_channels,
     ),
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),

@@ -78,7 +78,7 @@ def _convolved(
 ) -> bool:
     found = _in_pairs(low, "correlate", spec)
     squares = winograd_of(replace(spec, dtype=WIDE), windows, low.target.winograd)
-    if found is None or (squares is not None and spec.channels < low.target.convolutions.pair_channels):
+    if found is None or (squares is not None and spec.channels < low.target.convolutions.pair_channels()):
         return False
     image = padded(low, op, x, image_padding(windows, spec, PAIRS))
     weights = flipped_filters(low, spec, weights) if flipped else weights

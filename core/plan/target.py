@@ -136,7 +136,7 @@ class ConvolutionLimits:
     share: int
     column_elements: int
     pairs: Callable[[str, int, int, int], bool] = lambda kind, rows, columns, terms: False
-    pair_channels: int = 0
+    pair_channels: Callable[[], int] = lambda: 0
     patches: bool = False
 
 

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 
 from core.codegen.backend import CPU, CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.cpus import cpu
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
@@ -85,10 +86,18 @@ def test_a_convolution_in_pairs_has_the_numbers_of_the_reference_executor(name, 
     assert name != "pixels" or all(forms.values()), forms
 
 
-def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
-    for channels, expected in ((64, False), (128, True)):
+def test_winograds_algorithm_is_preferred_for_few_channels_if_pairs_are_not_multiplied_in_tiles(multiplies_pairs):
+    for channels, expected in ((64, cpu().has_tiles), (128, True)):
         b = BlockBuilder()
         x, w = (b.param(TensorType(shape, "bfloat16")) for shape in ((16, channels, 32, 32), (64, channels, 3, 3)))
+        assert paired(b.build([b.emit("correlate", x, w, **DEFAULTS)])) == expected
+
+
+def test_convolutions_of_16_channels_take_pairs_in_tiles(multiplies_pairs):
+    for channels, kernel, expected in ((16, 3, cpu().has_tiles), (14, 3, False), (16, 1, False)):
+        b = BlockBuilder()
+        x = b.param(TensorType((4, channels, 24, 24), "bfloat16"))
+        w = b.param(TensorType((channels, channels, kernel, kernel), "bfloat16"))
         assert paired(b.build([b.emit("correlate", x, w, **DEFAULTS)])) == expected
 
 
@@ -99,7 +108,8 @@ def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
 @example(case=Case((1, 2, 3, 2), (1, 2, 1, 1), (1, 1, 3, 2), DEFAULTS, "bfloat16"))
 def test_convolutions_of_all_forms_agree_in_pairs(few, multiplies_pairs, case):
     """Of any size, as long as each number has a partner; images in parts if `few`."""
-    limits = replace(CPU_TARGET.convolutions, pairs=lambda kind, m, n, k: k % 2 == 0 and k > 2, pair_channels=0)
+    limits = replace(CPU_TARGET.convolutions, pairs=lambda kind, m, n, k: k % 2 == 0 and k > 2)
+    limits = replace(limits, pair_channels=lambda: 0)
     if few:
         limits = replace(limits, pixels=dict.fromkeys(limits.pixels, 4), share=4, column_elements=32)
     backend = CpuBackend()
