@@ -144,6 +144,7 @@ def options_of(made: OpenProgram, draw: random.Random) -> dict[str, Any]:
     """Random hooks, checkpoints, memory policies and variables without gradients for a program."""
     types = made.program.block.types
     floats = [n for op in made.program.block.ops for n in op.outputs if getattr(types[n], "is_float", False)]
+    floats += ["x", "other"] * (len(floats) // 8)
 
     def hook() -> Hook:
         op = draw.choice(sorted({op.type for op in made.program.block.ops}))
