@@ -55,9 +55,11 @@ def thinned(steps: np.ndarray, columns: Columns, points: int) -> tuple[np.ndarra
     found = {}
     for name, values in columns.items():
         finite = np.isfinite(values)
-        total = np.add.reduceat(np.where(finite, values, 0.0), starts)
+        # in longer floats, so that the mean of equal values is that value, and no sum is infinite
+        total = np.add.reduceat(np.where(finite, values, 0.0), starts, dtype=np.longdouble)
         count = np.add.reduceat(finite.astype(int), starts)
-        found[name] = np.divide(total, count, out=np.full(points, np.nan), where=count > 0)
+        means = np.divide(total, count, out=np.full(points, np.nan, np.longdouble), where=count > 0)
+        found[name] = means.astype(np.float64)
     return steps[ends - 1], found
 
 

@@ -52,6 +52,13 @@ def test_thinned_curves_have_the_mean_of_each_range(count, points):
         start = end
 
 
+@pytest.mark.parametrize("value", [0.01, 0.1, 1e308, -1e308, 5e-324])
+def test_the_mean_of_equal_values_is_that_value(value):
+    _, found = thinned(np.arange(1, 1001), {"a": np.full(1000, value)}, 7)
+
+    assert found["a"].tolist() == [value] * 7
+
+
 def test_a_mean_does_not_depend_on_the_order():
     values = [1e16, 1.0, -1e16, 3.0]
     assert mean(values) == mean(values[::-1]) == 1.0
