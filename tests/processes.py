@@ -10,7 +10,7 @@ import termios
 import time
 from pathlib import Path
 
-__all__ = ["children", "command", "is_running", "until_asked"]
+__all__ = ["children", "command", "is_running", "open_files", "until_asked"]
 
 ENDED = (FileNotFoundError, ProcessLookupError)
 """Errors of a file of a process or thread that has ended, before its opening or after it."""
@@ -37,6 +37,15 @@ def command(pid: int) -> bytes:
     with contextlib.suppress(*ENDED):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def open_files(pid: int | str = "self") -> list[str]:
+    """The targets of all descriptors of a process."""
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(*ENDED):  # of this listing itself, or closed meanwhile
+            found.append(os.readlink(entry))
+    return sorted(found)
 
 
 def until_asked(pid: int, seconds: float = 60.0) -> None:

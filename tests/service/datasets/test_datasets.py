@@ -25,6 +25,7 @@ from service.settings import LEAST_WORKER_MEMORY, Settings
 from service.store import tables
 from service.store.errors import StorageFull, StorageUnavailable
 from service.store.store import Store
+from tests.processes import open_files
 from tests.service.datasets.tables import as_csv, as_npz
 
 
@@ -358,7 +359,7 @@ def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_pa
         await (await house.ingest._running()).call("ingest", _args(house, as_npz({"a": np.ones(1)})), deadline=30)
         (before,) = house.ingest._pool.workers()
         task = asyncio.create_task(convert())
-        while house.ingest._pool.workers()[0].state != "busy":
+        while not any(path.startswith(str(tmp_path / "spool")) for path in open_files(before.pid)):
             assert not task.done()
             await asyncio.sleep(0.01)
         task.cancel()

@@ -18,7 +18,7 @@ import pytest
 from service.engine import DeadlineExceeded, EmbeddedPool, NoCapacity, WorkerLost
 from service.engine.devices import plan_workers
 from service.settings import Settings
-from tests.processes import is_running
+from tests.processes import is_running, open_files
 
 pytestmark = pytest.mark.anyio
 
@@ -34,17 +34,6 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
         await asyncio.sleep(0.01)
-
-
-def open_files() -> list[str]:
-    """The targets of all descriptors of this process."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found.append(os.readlink(entry))
-        except FileNotFoundError:  # the descriptor of this listing itself
-            continue
-    return sorted(found)
 
 
 def named_memory(pid: int | str) -> set[str]:
