@@ -56,7 +56,7 @@ os.kill(os.getpid(), 9)
     ports = [str(free_port()), str(free_port())]
     environment = os.environ | {"BACKPASS_DATA_DIR": str(tmp_path), "BACKPASS_DEVICE": "cpu"}
     ran = subprocess.run(  # until no process has its output open, so until the services have ended
-        [sys.executable, "-c", program, *ports], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, *ports], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180
     )
 
     assert ran.returncode == -signal.SIGKILL

@@ -27,7 +27,7 @@ def test_a_port_in_use_ends_the_start_at_once(tmp_path, name):
         }
         environment = os.environ | {f"BACKPASS_{key.upper()}": str(value) for key, value in given.items()}
         ended = subprocess.run(
-            [sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, capture_output=True, timeout=60
+            [sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, capture_output=True, timeout=180
         )
 
     assert ended.returncode == 2
@@ -69,7 +69,7 @@ def test_a_signal_during_the_start_ends_the_service(tmp_path, module, place, nam
     given = {"data_dir": tmp_path, "port": 0, "workers": 1, "device": "cpu"}
     environment = os.environ | {f"BACKPASS_{key.upper()}": str(value) for key, value in given.items()}
 
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=180)
 
     assert ended.returncode == 0, ended.stderr
     assert b"the service has ended" in ended.stderr

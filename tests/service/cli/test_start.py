@@ -22,7 +22,7 @@ def ended(**settings: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     environment |= {f"BACKPASS_{name.upper()}": str(value) for name, value in {"port": 0, **settings}.items()}
     command = [sys.executable, "-m", "service", "serve"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, text=True)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=180, text=True)
 
 
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="this machine has a GPU")

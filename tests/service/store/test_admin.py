@@ -50,7 +50,7 @@ async def count(store: Store, arguments: dict[str, Any]) -> Any:
 async def command(directory: Path, action: str, name: str) -> str:
     """What another process prints that runs the action."""
     arguments = [sys.executable, "-c", COMMAND, str(directory), action, json.dumps({"name": name})]
-    done = await asyncio.to_thread(subprocess.run, arguments, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = await asyncio.to_thread(subprocess.run, arguments, cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert not done.stderr, done.stderr
     return done.stdout.strip()
 

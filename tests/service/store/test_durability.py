@@ -230,7 +230,7 @@ def test_a_disk_that_does_not_sync_fails_writes_until_it_does(tmp_path):
     arguments = [sys.executable, "-c", SYNCED, str(tmp_path / "data"), str(flag)]
     environment = os.environ | {"LD_PRELOAD": str(library)}
 
-    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
     assert done.stdout.splitlines() == ["503", "503", "5", "['before', 'next'] []"], done.stderr
     with closing(sqlite3.connect(tmp_path / "data" / FILE)) as db:

@@ -59,7 +59,7 @@ def test_a_store_with_new_or_current_tables_opens_without_alembic(tmp_path, new)
     opened = "import sys; from pathlib import Path; from service.store.store import Store; "
     opened += f"Store(Path({str(tmp_path)!r})).open_now(); print('alembic' in sys.modules)"
 
-    done = subprocess.run([sys.executable, "-c", opened], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", opened], cwd=ROOT, capture_output=True, text=True, timeout=180)
 
     assert done.stdout == "False\n", done.stderr
 

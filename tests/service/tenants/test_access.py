@@ -33,7 +33,7 @@ def command(data_dir, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`backpass keys ...` in another process."""
     given = [sys.executable, "-m", "service", "keys", *arguments]
     environment = os.environ | {"BACKPASS_DATA_DIR": str(data_dir)}
-    return subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
 
 def commanded(capsys, data_dir, action: str, *arguments: str) -> tuple[int, str]:
