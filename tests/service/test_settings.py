@@ -102,6 +102,6 @@ def test_the_service_does_not_start_with_workers_that_do_not_fit(monkeypatch: py
     monkeypatch.setenv("BACKPASS_DEVICE", "cpu")
     monkeypatch.setenv("BACKPASS_WORKER_MEMORY", str(10**15))
 
-    assert cli.main(["serve"]) == 2
+    assert cli.main(["serve", "--port", "0"]) == 2
 
     assert capsys.readouterr().err.startswith("BACKPASS_WORKER_MEMORY: 2 workers of 953674316 MiB need")

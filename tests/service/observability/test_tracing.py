@@ -118,7 +118,7 @@ def test_without_the_packages_the_service_does_not_start(monkeypatch: Any, capsy
     monkeypatch.setenv("BACKPASS_TRACING", "otlp")
     monkeypatch.setenv("BACKPASS_DATA_DIR", str(tmp_path))
 
-    assert main(["serve"]) == 2
+    assert main(["serve", "--port", "0"]) == 2
     assert capsys.readouterr().err.startswith("BACKPASS_TRACING: install backpass[telemetry]")
 
 
