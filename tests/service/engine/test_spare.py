@@ -27,9 +27,16 @@ pytestmark = [
 HANDLERS = "tests.service.engine.handlers:HANDLERS"
 
 
-def workers() -> set[int]:
+def every_worker() -> set[int]:
     """The worker processes that this process has started."""
     return {pid for pid in children() if b"service.worker.main" in command(pid)}
+
+
+@pytest.fixture
+def workers() -> Callable[[], set[int]]:
+    """Those that the test has started: an earlier one may have left a pool that is not collected yet."""
+    before = every_worker()
+    return lambda: every_worker() - before
 
 
 async def until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -39,7 +46,7 @@ async def until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 async def test_a_lost_worker_is_replaced_by_the_spare_process_on_its_own_gpu(
-    open_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: Callable[[], set[int]]
 ) -> None:
     for name, value in environment(tmp_path / "orders").items():
         monkeypatch.setenv(name, value)
@@ -59,7 +66,7 @@ async def test_a_lost_worker_is_replaced_by_the_spare_process_on_its_own_gpu(
     assert not workers()
 
 
-async def test_a_spare_process_that_has_ended_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spare_process_that_has_ended_is_not_used(workers: Callable[[], set[int]]) -> None:
     plan = WorkerPlan("cuda", {"CUDA_VISIBLE_DEVICES": ""})
     spare = Spare(HANDLERS)
     spare.serve([plan])
@@ -80,7 +87,7 @@ async def test_a_spare_process_that_has_ended_is_not_used(monkeypatch: pytest.Mo
     await child.exit_status(5.0)
 
 
-async def test_workers_on_the_processor_have_no_spare_process() -> None:
+async def test_workers_on_the_processor_have_no_spare_process(workers: Callable[[], set[int]]) -> None:
     plan = WorkerPlan("cpu")
     spare = Spare(HANDLERS)
     spare.serve([plan])
