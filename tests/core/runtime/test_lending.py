@@ -6,6 +6,7 @@ import gc
 import json
 import threading
 import tracemalloc
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ BATCHES = (40, 70, 10, 130, 100, 20, 90)
 @pytest.fixture(autouse=True)
 def lent_soon(monkeypatch):
     gc.collect()  # arenas of earlier tests
+    monkeypatch.setattr(Arenas, "_ALL", WeakSet())  # and those that something still holds
     monkeypatch.setattr(memory, "LENT", 1)
     monkeypatch.setattr(memory, "LARGE", 1)
 
