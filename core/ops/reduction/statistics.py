@@ -13,7 +13,7 @@ from core.ir.registry import Example, composite, op
 from core.ops.common.long_sums import summed
 from core.ops.common.types import axes_of, axis_of, floating, product
 from core.ops.elementwise.arithmetic import abs_, cast, pow_, stop_gradient
-from core.ops.elementwise.logic import greater_than, logical_and, not_equal, where
+from core.ops.elementwise.logic import equal, greater_than, logical_and, not_equal, where
 from core.ops.elementwise.math import exp, flat_root, square
 from core.ops.elementwise.rounding import isfinite
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_min, reduce_sum, restored
@@ -103,9 +103,9 @@ def logsumexp_infer(x, *, axes, keepdims):
 def logsumexp_vjp(ct, out, x, *, axes, keepdims):
     back = {"axes": axes, "keepdims": keepdims}
     out, ct = restored(out, x, **back), restored(ct, x, **back)
-    finite = isfinite(out)
-    share = exp(x - where(finite, out, fill_zeros_like(out)))
-    return where(finite, ct, fill_zeros_like(ct)) * share
+    nothing = equal(out, full_like(out, value=-math.inf))
+    share = exp(x - where(nothing, fill_zeros_like(out), out))
+    return where(nothing, fill_zeros_like(ct), ct) * share
 
 
 logsumexp.example(
