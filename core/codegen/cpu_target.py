@@ -8,7 +8,7 @@ from core.codegen.cpus import cpu
 from core.codegen.gemm import FAR_BYTES
 from core.codegen.gemv import FEW
 from core.codegen.machine import lanes
-from core.codegen.row_blocks import LONGEST, MANY, rows_together
+from core.codegen.row_blocks import LONGEST, rows_together
 from core.codegen.scalar import NATIVE, refusal
 from core.codegen.vector_slices import lanes_for
 from core.plan.instructions import Gemm
@@ -94,7 +94,7 @@ CPU_TARGET = Target(
         instructions=8000,  # LLVM's time for a function grows faster than its length
         sums=200,  # each needs a sweep with code of its own
         unrelated=100,
-        across=(LONGEST, MANY, 64),
+        across=(LONGEST, 1 << 14, 64),
         together=lambda kernel: rows_together(kernel) > 1,
         merges=True,
         rounds=False,

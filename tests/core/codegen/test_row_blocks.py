@@ -10,15 +10,18 @@ import pytest
 from core.autodiff.adjoint import vjp
 from core.codegen import backend, parallel, row_blocks
 from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.lane_sums import RUN
 from core.codegen.machine import lanes
-from core.codegen.row_blocks import RowBlock
+from core.codegen.row_blocks import RowBlock, rows_together
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.instructions import Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.agreement import both
@@ -284,3 +287,15 @@ def test_a_wrong_position_in_any_row_is_an_error(wrong, row, blocks):
         step(Run(), given)
 
     assert any(i.kind == "check" for each in blocks for i in each.kernel.code)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(512, True), (511, False)])
+@pytest.mark.parametrize("classes", [5, 12])
+def test_blocks_of_longer_rows_pay_for_their_code_from_512_rows_on(rows, expected, classes):
+    b = BlockBuilder()
+    x = b.param(TensorType((rows, classes), "float32"))
+    block = optimize(b.build([b.emit("log_softmax", x)]))
+
+    (kernel,) = (i.kernel for i in plan_block(block, CPU_TARGET).body.instructions if isinstance(i, Rows))
+
+    assert (rows_together(kernel) > 1) == expected
