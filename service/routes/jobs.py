@@ -15,7 +15,7 @@ from service.jobs import JOB_ID, Job, checkpoint_id
 from service.jobs.curves import joined, thinned
 from service.jobs.job import Action
 from service.jobs.stream import JobEvents
-from service.problems import responses
+from service.problems import responses, wrong_parameter
 from service.routes.checkpoints import PageSize, PageToken, page_of
 from service.routes.common import cut_page, json_answer
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
@@ -286,6 +286,8 @@ async def get_job_metrics(
 ) -> Response:
     """Loss, gradient norm, learning rate and metrics of the steps, as columns; and the metrics of validations."""
     job = await job_store(request).get(tenant(), stored_id(job_id))
+    if last is not None and first > last:
+        raise wrong_parameter("query: first", "first is after last", "out_of_range")
     steps, columns = joined(await job_store(request).curves(job.id, "training", first, last))
     inside = (steps >= first) & (steps <= (last or 2**53))
     steps, columns = thinned(steps[inside], {name: values[inside] for name, values in columns.items()}, points)

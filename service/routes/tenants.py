@@ -13,7 +13,7 @@ from core.ir.errors import escaped
 from core.ir.suggest import near
 from service.caller import CALLER
 from service.http.request_body import JSON, read_body
-from service.problems import FieldError, HttpProblem, responses
+from service.problems import FieldError, HttpProblem, responses, wrong_parameter
 from service.routes.common import administrator, json_answer
 from service.routes.documented import accepts
 from service.routes.state import quotas, sessions, settings, store, tapes, tenancy
@@ -116,8 +116,7 @@ async def get_usage(
     since = first or usage.day_of(_seconds(until, "to") - 30 * DAY_S)
     between = _seconds(until, "to") - _seconds(since, "from")
     if between < 0:
-        field = FieldError("", "out_of_range", "from is after to", parameter="query: from")
-        raise HttpProblem("invalid-request", "from is after to", errors=[field])
+        raise wrong_parameter("query: from", "from is after to", "out_of_range")
     if between > 366 * DAY_S:
         field = FieldError("", "out_of_range", "from is at most 366 days before to", parameter="query: from")
         raise HttpProblem("invalid-request", "the first day must be at most 366 days before the last", errors=[field])

@@ -212,6 +212,9 @@ def test_the_stream_of_events_goes_on_where_it_broke_and_ends_with_the_job(clien
     assert len(found["step"]) == len(found["columns"]["loss"]) == 7
     assert found["validation"]["step"] == [each["step"] for _, kind, each in seen if kind == "validation"]
     assert found["columns"]["loss"][-1] < found["columns"]["loss"][0]
+    assert client.get(f"/v1/jobs/{job['id']}/metrics", params={"first": 3, "last": 3}).json()["step"] == [3]
+    refused = client.get(f"/v1/jobs/{job['id']}/metrics", params={"first": 3, "last": 2})
+    assert (refused.status_code, refused.json()["detail"]) == (422, "first is after last")
 
 
 def test_the_best_parameters_of_a_job_are_in_the_checkpoint_that_it_names(client, dataset):
