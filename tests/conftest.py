@@ -73,13 +73,13 @@ def _sample(test: str, cases: Any, n: int, each: str | None = None) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: Any) -> Any:
-    """Collect without garbage collections: tens of thousands of tests stay until the end, and few objects go."""
+    """Collect tests without garbage collections: nearly all objects that a collection of tests makes stay."""
     gc.disable()
     try:
         result = yield
     finally:
         gc.enable()
-    gc.freeze()  # also for the collections that tests cause
+    gc.freeze()  # the garbage collections that tests cause leave these objects out
     return result
 
 

@@ -161,7 +161,7 @@ def branched(p: States) -> Value:
 
 
 def called(p: States) -> Value:
-    """A call of a function with statements of its own, which may define its gradient: another one than it has."""
+    """A call of a function with statements of its own. Some functions define a gradient other than their own."""
     if p.depth == DEEPEST:
         return p.one() * 0.5
     states = [p.one(), p.one()]

@@ -184,7 +184,7 @@ class Program:
     latest:  client name -> variable of its last version, if the two names differ.
     aliases: client name -> its name in ONNX models, if the two names differ.
     sizes:   feed -> a name for each of its sizes, None for sizes without one. Names say nothing about a run.
-    cut:     leaf variable that no client has -> the feed that ops of the block cut from it.
+    cut:     larger array, a leaf variable of the compiler -> the feed that ops of the block cut from it.
     """
 
     block: Block

@@ -269,7 +269,7 @@ class Idempotent:
             detail = "the request has taken effect, but its answer is not stored any more"
             raise HttpProblem("outcome-unknown", detail) from None
         form = found.headers.get("content-type", "").partition(";")[0]
-        if form and found.status < 300 and found.status != ACCEPTED:  # whose JSON says where the answer will be
+        if form and found.status < 300 and found.status != ACCEPTED:  # the JSON of a 202 says where the answer will be
             check_accepted(request, form)
         return found.response({"Idempotency-Replayed": "true"})
 

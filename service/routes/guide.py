@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import StringConstraints
 
 from service.http.entity_tags import unchanged
+from service.http.request_body import header_of
 from service.problems import HttpProblem
 
 __all__ = ["GUIDE", "POLICY", "router"]
@@ -84,7 +85,7 @@ def _to_folder(request: Request, name: str) -> Response:
 def _missing(request: Request) -> Response:
     """404: for browsers as a page of the guide, or one that says how to build it; otherwise a problem document."""
     is_built = _read(GUIDE / "index.html") is not None
-    if "text/html" not in ",".join(request.headers.getlist("accept")):
+    if "text/html" not in header_of(request, b"accept"):
         raise HttpProblem("not-found", "the guide has no page of this name" if is_built else NOT_BUILT)
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Vary": "Accept"}
     return Response(_read(GUIDE / "404.html") or NOT_BUILT_PAGE, 404, headers, media_type="text/html")

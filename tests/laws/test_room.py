@@ -74,7 +74,8 @@ def cases() -> Iterator[tuple[str, int, str]]:
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize(("name", "i", "dtype"), list(cases()))
 def test_an_op_and_its_gradient_with_room_equal_those_of_known_sizes(name, i, dtype, monkeypatch):
-    """In float64, every integer behind a size is checked, too: this keeps other ops from joining in one pass."""
+    """In float64, a check after each op reads the integers behind sizes. float32 has no such checks: they separate ops
+    that otherwise share one pass over memory."""
     example = in_dtype(name, i, dtype)
     assert example is not None
     values = arrays(example)

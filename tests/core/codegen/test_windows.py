@@ -239,7 +239,7 @@ def test_filters_of_one_element_and_many_channels_are_products_of_matrices(strid
 
 
 @pytest.mark.parametrize(("channels", "out", "width", "taps"), [(32, 64, 12, 5), (128, 128, 6, 3), (32, 48, 9, 3)])
-def test_a_pixel_is_added_to_so_many_sums_that_none_waits_for_itself(channels, out, width, taps):
+def test_a_tile_of_filter_sums_has_enough_sums_to_hide_the_latency_of_additions(channels, out, width, taps):
     b = BlockBuilder()
     ct = b.param(TensorType((2, out, width, width), "float32"))
     image, like = (2, channels, width + taps - 1, width + taps - 1), (out, channels, taps, taps)

@@ -215,7 +215,7 @@ def test_places_that_count_as_apart_have_no_byte_in_common():
     rng = np.random.default_rng(7)
     root = Root(10_000, "arena", "x")
     apart = 0
-    pairs = min(20_000, 40 * EXAMPLES)  # all in `make test-all`
+    pairs = min(20_000, 40 * EXAMPLES)  # `make test-all` runs all of them
     for _ in range(pairs):
         places, found = [], []
         for dtype in rng.choice(["float32", "bool", "float64"], 2):

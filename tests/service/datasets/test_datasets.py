@@ -209,7 +209,7 @@ def test_expired_datasets_and_uploads_are_deleted(tmp_path):
     run(tmp_path, scenario, upload_lease=0.01)
 
 
-def test_a_dataset_that_is_stored_again_after_its_end_stays(tmp_path):
+def test_a_dataset_stays_if_it_is_stored_again_after_its_end(tmp_path):
     async def scenario(house):
         ended = await house.add("a", 1, expires=time.time() - 1, name="old")
         again = await house.add("a", 1, name="new")

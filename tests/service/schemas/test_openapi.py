@@ -138,7 +138,7 @@ def test_every_example_is_a_valid_request(client, opened, path, method, name, va
         assert _members(example) == _members(answer.json())
 
 
-def test_an_example_with_members_that_are_null_has_its_effect(client):
+def test_the_example_with_null_limits_resets_the_limits_of_a_tenant(client):
     path = "/v1/tenants/{tenant}"
     url = filled(path, "put")["url"]
     changed, reset = (client.put(url, json=BODIES[path, "put", name]).json()["own"] for name in ("limits", "default"))
