@@ -16,6 +16,7 @@ import numpy as np
 
 from core.ir import Block, Op, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
+from core.ir.generated import CUTTING
 from core.ops.common.types import byte_size
 from core.plan.sizes import bounded_types
 
@@ -24,13 +25,13 @@ __all__ = ["Room", "larger_bytes", "largest_with_room", "room_for"]
 LEAST = 16
 """The smallest size that an open axis has room for."""
 
-WHOLE, COUNT = "@ROOM", "@COUNT"
+WHOLE, COUNT = CUTTING, f"{CUTTING}@COUNT"
 """Ends of the name of a feed's larger array, and of the name of the feed that tells a size."""
 
-START, END, STEP = "@START", "@END", "@STEP"
-"""Ends of the names of the operands that cut a feed. A program has no such names: its own end with a number after @."""
+START, END, STEP = f"{CUTTING}@START", f"{CUTTING}@END", f"{CUTTING}@STEP"
+"""Ends of the names of the operands that cut a feed."""
 
-CUTTING = 4
+OPS = 4
 """Ops that cut a feed."""
 
 
@@ -54,7 +55,7 @@ class Room:
     @property
     def ops(self) -> int:
         """The number of ops that cut the feeds, at the start of the program."""
-        return CUTTING * len(self.shapes)
+        return OPS * len(self.shapes)
 
     def of(self, program: Program) -> Program:
         """`program` with the larger arrays and the counts for feeds, in place of those with open sizes.
@@ -115,7 +116,7 @@ class Room:
             Op("fill_constant", (), (step,), {**number, "value": 1.0}),
             Op("dynamic_slice", (name + WHOLE, start, end, step), (name,), {"axes": axes, "shape": shape}),
         )
-        assert len(cutting) == CUTTING
+        assert len(cutting) == OPS
         for op in cutting:
             b.append(op)
 

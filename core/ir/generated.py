@@ -15,9 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-__all__ = ["GENERATED", "PREFIX", "client_part", "generated_length", "numbered", "prefixed", "residual", "tagged"]
+__all__ = [
+    "CUTTING",
+    "GENERATED",
+    "PREFIX",
+    "client_part",
+    "generated_length",
+    "numbered",
+    "prefixed",
+    "residual",
+    "tagged",
+]
 
 PREFIX = "grad/"
+CUTTING = "@ROOM"
+"""A tag of the variables that cut feeds from larger arrays (core.compiler.room). No program and no query may name them,
+so that a step with room refuses the names that other steps refuse.
+"""
 TAGS = 40
 """Tags of this many characters may get one tag more; longer ones are dropped."""
 GENERATED = 96

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from core.ir.errors import ProgramError
+from core.ir.generated import CUTTING
 from core.ir.program import OF_FUNCTION, Block, Program, TensorType, blocks_inside
 from core.ir.suggest import near
 
@@ -35,7 +36,7 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
     types = program.block.types
     if not entry and name in program.latest:
         return program.latest[name]
-    if name in types:
+    if name in types and CUTTING not in name:
         return name
     if any(name in block.types for block in blocks_inside(program.block.ops)):
         raise ProgramError(
@@ -49,7 +50,7 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
 def root_array(program: Program, name: str) -> str:
     """The array of block 0 that `name` refers to: its last version. Raises ProgramError (unknown_variable)."""
     variable = program.latest.get(name, name)
-    if variable not in program.block.types:
+    if variable not in program.block.types or CUTTING in variable:
         message = f"block 0 has no variable {name!r}"
         raise ProgramError(message, "unknown_variable", suggestion=near(name, _clients(program)))
     if not isinstance(program.block.types[variable], TensorType):
@@ -75,7 +76,7 @@ def called(block: Block, index: int | None, number: int, name: str) -> list[str]
            local variable of an inlined block has that block's number in its name (core.wire.versions).
     Variables inside a function have no name outside of it.
     """
-    if index == OF_FUNCTION:
+    if index == OF_FUNCTION or CUTTING in name:
         return []
     versions = [n for n in block.types if unversioned(n) == name or unversioned(n).startswith(f"{name}@IN@")]
     if number == index:

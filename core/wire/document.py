@@ -12,7 +12,7 @@ from typing import Any
 
 from core.ir import DTYPES, unknown_dtype
 from core.ir.errors import Location, escaped
-from core.ir.generated import GENERATED, PREFIX, generated_length
+from core.ir.generated import CUTTING, GENERATED, PREFIX, generated_length
 from core.ir.stop import poll
 from core.ir.suggest import near
 from core.wire.problems import Problems
@@ -345,7 +345,7 @@ class _Reader:
         pointer.
         """
         fits = isinstance(raw, str) and len(raw) <= self.limits.max_name and NAME.match(raw) is not None
-        return fits and (self.closed or not is_reserved(raw))
+        return fits and not (CUTTING in raw if self.closed else is_reserved(raw))
 
     def is_short(self, name: str) -> bool:
         """Whether the length of `name` is legal. In the closed form the limit is for the client's part of the name."""
@@ -372,6 +372,8 @@ class _Reader:
                 pointer,
                 suggestion="rename the variable",
             )
+        if self.closed and CUTTING in raw:
+            self.problems.add("reserved_name", f"{raw!r}: names with {CUTTING} are reserved for steps", pointer)
         return raw
 
     def integer(self, raw: Any, pointer: str) -> int:

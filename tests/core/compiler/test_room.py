@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from core.compiler.compile import GradientQuery, Optimizer, append_backward, com
 from core.compiler.room import room_for
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
 from core.plan.partition import plan_parts
-from core.wire import read
-from tests.programs import whole
+from core.wire import read, write
+from tests.programs import Sketch, whole
 
 SIZES = (1, 2, 7, 16)
 
@@ -257,6 +259,52 @@ def test_a_hook_acts_on_the_feeds_of_the_program_and_not_on_the_ops_that_cut_the
 
     np.testing.assert_allclose(found.gradients["x"], value * (6 if acts and not records else 2))
     assert [key.partition(":")[2] for key in found.recorded] == (["x"] if acts and records else [])
+
+
+NAMING = {
+    "inputs": lambda name: {"inputs": (name,)},
+    "targets": lambda name: {"targets": (name,)},
+    "no_grad_set": lambda name: {"no_grad_set": (name,)},
+    "checkpoints": lambda name: {"checkpoints": (name,)},
+    "hooks": lambda name: {"hooks": (Hook.read({"match": {"variable": name}, "do": "record"}),)},
+}
+"""Option of a query -> its value that names a variable."""
+
+
+def refusal(program: Program, fetch: tuple[str, ...], options: dict[str, Any], **how: Any) -> tuple[Any, ...]:
+    query = GradientQuery(**{"targets": ("loss",), "inputs": ("x",), **options})
+    with pytest.raises(ProgramError) as caught:
+        compile_gradient(program, query, fetch, **how)
+    return caught.value.code, caught.value.message, caught.value.suggestion, caught.value.pointer
+
+
+@pytest.mark.parametrize("option", [*NAMING, "fetch"])
+def test_a_step_with_room_refuses_the_names_of_its_own_variables_as_other_steps_do(option):
+    s = Sketch()
+    s.feed("x", np.ones((3, 2)), shape=[-1, 2])
+    s.total("x")
+    program = read(s.document)
+    room = room_for(program, {"x": (3, 2)})
+    own = set(room.of(program).block.types) - set(program.block.types)
+
+    assert len(own) == 5
+    for name in own:
+        fetch, options = ((name,), {}) if option == "fetch" else ((), NAMING[option](name))
+        assert refusal(program, fetch, options, room=room) == refusal(program, fetch, options)
+
+
+@pytest.mark.parametrize("name", ["x@ROOM", "x@ROOM@START"])
+def test_no_program_has_the_names_of_variables_that_cut_feeds(name):
+    s = Sketch()
+    s.feed("x", 1.0)
+    s.total(s.op("square", "x", out="y"))
+    text = json.dumps(write(read(s.document)))
+    assert read(json.loads(text.replace('"y"', '"y@GRAD"'))).block.types["y@GRAD"]
+
+    with pytest.raises(ProgramError) as caught:
+        read(json.loads(text.replace('"y"', f'"{name}"')))
+
+    assert {problem.code for problem in caught.value.problems} == {"reserved_name"}
 
 
 def test_the_names_of_a_program_do_not_meet_those_of_the_ops_that_cut_its_feeds():
