@@ -94,7 +94,7 @@ class ScaledBackward:
     def exact_gradients(self, b: BlockBuilder) -> dict[str, Cotangent]:
         """The unscaled gradients for the optimiser, row-sparse or dense, before rounding to 16 bits."""
         if self.exact is None:
-            return {name: _gradient(b, self.backward, name) for name in self.backward.gradients}
+            return {name: _gradient(b, self.backward, name, grad) for name, grad in self.backward.gradients.items()}
         pairs = zip(self.backward.gradients, self.exact, strict=True)
         return {n: b.value(v) if rows is None else SparseRows(b.value(rows), b.value(v)) for n, (rows, v) in pairs}
 
@@ -173,12 +173,13 @@ def _divided(program: Program, found: Scaled, backward: Backward, fetch: Sequenc
     """The backward pass of `program`, from the backward pass of the same program with a scaled loss."""
     b = BlockBuilder.like(backward.program.block)
     types = {v.name: v.type for v in program.parameters}
-    raw = [_gradient(b, backward, name) for name in backward.gradients]
+    gradients = backward.gradients
+    raw = [_gradient(b, backward, name, grad) for name, grad in gradients.items()]
     factor = b.value(found.factor)
     finite = all_finite(raw, factor)
     exact = unscaled(raw, factor)
-    returned = {name: rounded(g, types[name]) for name, g in zip(backward.gradients, exact, strict=True)}
-    grads = {name: backward.gradients[name] if isinstance(g, SparseRows) else g.name for name, g in returned.items()}
+    returned = {name: rounded(g, types[name]) for name, g in zip(gradients, exact, strict=True)}
+    grads = {name: gradients[name] if isinstance(g, SparseRows) else g.name for name, g in returned.items()}
     sparse = {name: (g.rows.name, g.values.name) for name, g in returned.items() if isinstance(g, SparseRows)}
     latest = {**backward.program.latest, found.loss: program.latest.get(found.loss, found.loss)}
     scaled_values = {*backward.grad_to_var, *(values for _, values in backward.sparse.values())}
@@ -205,12 +206,12 @@ def _share(b: BlockBuilder, variable: str, factor: Value) -> str:
     return rounded(share, value.type).name  # type: ignore[union-attr]
 
 
-def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:
-    """The gradient of the parameter `name`, row-sparse if it exists in that form."""
+def _gradient(b: BlockBuilder, backward: Backward, name: str, grad: str) -> Cotangent:
+    """The gradient of the parameter `name` in the variable `grad`, row-sparse if it exists in that form."""
     if name in backward.sparse:
         rows, values = backward.sparse[name]
         return SparseRows(b.value(rows), b.value(values))
-    return b.value(backward.gradients[name])
+    return b.value(grad)
 
 
 def _scaling(

@@ -108,6 +108,7 @@ class _Division:
     def __init__(self, block: Block, updated: Mapping[int, int]) -> None:
         self.block, self.updated = block, updated
         self._others = [name for i, name in enumerate(block.results) if i not in updated]
+        self._kept = set(self._others)
         self._values = {block.params[j] for j in updated.values()}
         self._made = {name: op for op in block.ops for name in op.outputs}
         self._places = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
@@ -145,7 +146,7 @@ class _Division:
             return True
         room = byte_size(self.block.types[name]) // SMALL
         operands = self._operands[result]
-        kept = [n for n in operands if not (n in self._others or n in self._values or self._is_in_memory(n))]
+        kept = [n for n in operands if not (n in self._kept or n in self._values or self._is_in_memory(n))]
         return any(byte_size(self.block.types[n]) > room for n in kept) or self._is_hidden(operands)
 
     def _is_in_memory(self, name: str) -> bool:
@@ -187,7 +188,7 @@ class _Division:
         operands, ops = self._operands_of(names)
         old = [block.params[j] for j in self.updated.values()]
         params = tuple(dict.fromkeys([*old, *operands]))
-        more = [n for n in params if n not in self._values and n not in self._others]
+        more = [n for n in params if n not in self._values and n not in self._kept]
         step = eliminate_dead(replace(block, results=(*self._others, *more)))
         types = {n: block.types[n] for n in (*params, *(n for op in ops for n in op.outputs))}
         return UpdatesApart(step, Block(params, tuple(ops), names, types), self.updated)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from core.backward.append_backward import append_backward, gradients
+from core.backward.backward_program import Backward
 from core.codegen.backend import write_plan
 from core.codegen.cpu_target import CPU_TARGET
-from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
 from core.plan import plan_block
 from core.wire import read
 from tests.programs import Sketch
@@ -148,3 +149,26 @@ def test_twice_the_layers_are_twice_the_work_for_the_compiler():
     _, small, large = work(5), work(100), work(200)
 
     assert large < 2.1 * small
+
+
+@pytest.mark.parametrize("loss_scale", [None, LossScale(1024.0)])
+def test_a_compilation_lists_the_gradients_of_a_program_a_fixed_number_of_times(loss_scale, monkeypatch):
+    """Each list takes time in proportion to the parameters, so one for each parameter would be quadratic."""
+    lists = 0
+    listed = Backward.gradients.fget
+
+    def counted(self: Backward) -> dict[str, str]:
+        nonlocal lists
+        lists += 1
+        return listed(self)
+
+    def work(count: int) -> int:
+        nonlocal lists
+        lists = 0
+        sgd = Optimizer("sgd", {"learning_rate": 0.1})
+        compile_training(read(layers(count).document), GradientQuery(loss="loss"), sgd, loss_scale=loss_scale)
+        return lists
+
+    monkeypatch.setattr(Backward, "gradients", property(counted))
+
+    assert work(2) == work(20)
