@@ -11,6 +11,7 @@ from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
 from service.datasets import Datasets
 from service.datasets.forgetting import Forgetting
 from service.datasets.ingest import Ingest
+from service.datasets.uploads import FOLDER as UPLOADED
 from service.datasets.uploads import Uploads
 from service.engine import Engine
 from service.http import recorded
@@ -154,6 +155,7 @@ def _add_requests(state: State, settings: Settings) -> None:
         state.objects,
         {
             CLIENT_CHECKPOINTS: state.checkpoints.named,
+            UPLOADED: state.uploads.named,
             **dict.fromkeys(session_files.FOLDERS, state.sessions.named),
             recorded.FOLDER: lambda keys: recorded.kept(keys, state.objects),
         },

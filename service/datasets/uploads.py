@@ -24,6 +24,7 @@ from service.settings import Settings
 from service.store import tables
 from service.store.errors import StorageError, StorageFull
 from service.store.store import Store
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["UPLOAD_ID", "Upload", "Uploads"]
 
@@ -34,7 +35,6 @@ UPLOAD_ID = r"^upl_[a-z2-7]{26}$"
 FOLDER = "uploads"
 PARTS = 10_000
 SWEEP_S = 60.0
-LOST_S = 3600.0  # another process may be about to count a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +208,8 @@ class Uploads:
             log.warning("parts of an upload are not deleted: %s", error)
 
     async def watch(self) -> None:
-        """Delete expired uploads, and files without an upload, until cancelled. Run it as a task."""
-        started, lost = time.monotonic(), None
-        while True:
-            try:
-                if lost is None:
-                    lost = await self.without_upload()
-                elif lost and time.monotonic() - started > LOST_S:
-                    await self.delete_lost(lost)
-                    lost = set()
-                await self.sweep()
-            except (StorageError, OSError) as error:
-                log.warning("expired uploads are not deleted: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        """Delete expired uploads, until cancelled. Run it as a task."""
+        await keep_sweeping(self.sweep, SWEEP_S, log, "expired uploads are not deleted")
 
     async def sweep(self) -> None:
         """Delete the uploads whose time is over. Raises StorageError."""
@@ -234,20 +223,14 @@ class Uploads:
         for tenant, id in await self._store.read(work):
             await self.delete(tenant, id, ended_at=now)  # unless more bytes have come meanwhile
 
-    async def without_upload(self) -> set[str]:
-        """The keys of parts that no upload has: their process died before it counted them, or still counts them."""
+    async def named(self, keys: set[str]) -> set[str]:
+        """The parts of uploads among `keys`. Raises StorageError."""
 
         def work(connection: Connection) -> set[str]:
             rows = connection.execute(select(table.c.about)).scalars()
             return {key for about in rows for key in json.loads(about)["keys"]}
 
-        keys = await asyncio.to_thread(lambda: set(self._objects.keys(FOLDER)))
-        return keys - await self._store.read(work)
-
-    async def delete_lost(self, keys: set[str]) -> None:
-        """Delete those of `keys` that still have no upload."""
-        for key in keys & await self.without_upload():
-            await asyncio.to_thread(self._objects.delete, key)
+        return keys & await self._store.read(work)
 
 
 def _found(connection: Connection, tenant: str, id: str) -> Upload | None:

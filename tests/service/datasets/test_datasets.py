@@ -22,8 +22,9 @@ from service.objects import Objects
 from service.objects.tensor_file import mapped
 from service.problems import HttpProblem
 from service.settings import LEAST_WORKER_MEMORY, Settings
-from service.store import tables
+from service.store import orphans, tables
 from service.store.errors import StorageFull, StorageUnavailable
+from service.store.orphans import Orphans
 from service.store.store import Store
 from tests.processes import open_files
 from tests.service.datasets.tables import as_csv, as_npz
@@ -262,15 +263,20 @@ def test_an_upload_that_gets_bytes_during_a_sweep_stays(tmp_path, monkeypatch):
     run(tmp_path, scenario, upload_lease=0.01)
 
 
-def test_parts_and_files_of_dead_processes_are_deleted(tmp_path):
+def test_parts_and_files_of_dead_processes_are_deleted(tmp_path, monkeypatch):
     async def scenario(house):
         kept = await house.add("a", 1)
         house.objects.write("datasets/" + "0" * 64, [b"x"])
         house.objects.write("uploads/upl_x/0.part", [b"x"])
         await house.datasets.collect_all()
-        lost = await house.uploads.without_upload()
-        await house.uploads.delete_lost(lost)
-        assert list(house.objects.keys()) == [kept.key]
+        upload = await house.uploads.create("a", 10)
+        (tmp_path / "part").write_bytes(b"123")
+        known = await house.uploads.append("a", upload.id, 0, tmp_path / "part", 3)
+        for path in (tmp_path / "objects" / "uploads").rglob("*.*"):
+            os.utime(path, (time.time() - 3601.0,) * 2)
+        monkeypatch.setattr(orphans, "CONFIRM_S", 0.0)
+        await Orphans(house.objects, {"uploads": house.uploads.named}).sweep()
+        assert {*house.objects.keys()} == {kept.key, *known.keys}
 
     run(tmp_path, scenario)
 

@@ -34,6 +34,43 @@ def test_a_file_is_deleted_when_nothing_has_named_it_for_an_hour(tmp_path, monke
     assert {*objects.keys()} == {"a/named", "a/late", "b/other"}
 
 
+def test_a_file_that_an_earlier_process_left_is_deleted_by_its_own_age(tmp_path, monkeypatch):
+    monkeypatch.setattr(orphans, "CONFIRM_S", 0.0)
+    objects = Objects(str(tmp_path))
+    for key in ("a/named", "a/left", "a/new"):
+        objects.write(key, [b"x"])
+    for key in ("a/named", "a/left"):
+        _make_old(objects, key, 3601.0)
+
+    async def named(keys: set[str]) -> set[str]:
+        return keys & {"a/named"}
+
+    asyncio.run(Orphans(objects, {"a": named}).sweep())
+
+    assert {*objects.keys()} == {"a/named", "a/new"}
+
+
+def test_an_old_file_stays_whose_row_appears_while_the_sweep_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(orphans, "CONFIRM_S", 0.0)
+    objects = Objects(str(tmp_path))
+    objects.write("a/late", [b"x"])
+    _make_old(objects, "a/late", 3601.0)
+    answers = iter([set(), {"a/late"}])
+
+    async def named(keys: set[str]) -> set[str]:
+        return next(answers)
+
+    asyncio.run(Orphans(objects, {"a": named}).sweep())
+
+    assert {*objects.keys()} == {"a/late"}
+
+
+def _make_old(objects: Objects, key: str, seconds: float) -> None:
+    path, then = objects.local_path(key), time.time() - seconds
+    assert path is not None
+    os.utime(path, (then, then))
+
+
 @pytest.mark.parametrize("url", ["directory", "memory"])
 def test_files_of_answers_are_kept_for_a_day(url, tmp_path):
     objects = Objects(str(tmp_path / "objects") if url == "directory" else f"memory://{tmp_path.name}")
@@ -46,8 +83,6 @@ def test_files_of_answers_are_kept_for_a_day(url, tmp_path):
 def test_files_of_answers_older_than_a_day_have_no_row(tmp_path):
     objects = Objects(str(tmp_path))
     objects.write("answers/one", [b"x"])
-    path, before = objects.local_path("answers/one"), time.time() - 25 * 3600
-    assert path is not None
-    os.utime(path, (before, before))
+    _make_old(objects, "answers/one", 25 * 3600.0)
 
     assert asyncio.run(recorded.kept({"answers/one"}, objects)) == set()
