@@ -42,7 +42,7 @@ class ProfiledKernel(Strict):
     bytes: int = Field(description="Bytes read and written in all calls, each array once per call; views move none.")
     share_of_time: float = Field(description="Its part of the time of the step, from 0 to 1.")
     share_of_peak: float | None = Field(
-        description="Shortest possible time on this machine divided by the time it took; null on a GPU."
+        description="Shortest possible time on this machine divided by the time it took, at most 1; null on a GPU."
     )
 
 

@@ -41,8 +41,9 @@ class Orphans:
         await keep_sweeping(self.sweep, SWEEP_S, log, "files without a row are not deleted")
 
     async def sweep(self) -> None:
-        """Delete the files without a row that are an hour old. Takes `CONFIRM_S` seconds if only their own time says so.
+        """Delete the files without a row that are an hour old.
 
+        It takes `CONFIRM_S` seconds if only the time of a file says so.
         Raises StorageError, OSError.
         """
         found = await self._without_row()

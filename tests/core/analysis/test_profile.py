@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from core.analysis.profile import as_text, profile_of
+from core.codegen import machine_peak as peaks
 from core.codegen.machine_peak import ARRAY_BYTES, MachinePeak, _bounds, _rate, machine_peak
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient, compile_training
 from core.ir import Block, Op
@@ -199,6 +200,30 @@ def test_the_measured_peak_is_positive():
 
     assert all(rate > 1e7 for rate in machine.flops.values())
     assert all(rate > 1e6 for _, rate in machine.bandwidth)
+
+
+def test_a_peak_that_work_exceeds_is_measured_again_and_no_share_exceeds_1(monkeypatch):
+    slow = MachinePeak(1, {"float32": 1.0, "float64": 1.0, "bfloat16": 3.0}, ((2**30, 1.0),))
+    fast = MachinePeak(1, {"float32": 1e15, "float64": 1e15, "bfloat16": 2.0}, ((2**30, 1e15),))
+    measured = iter([slow, fast])
+    monkeypatch.setattr(peaks, "_measured", {})
+    monkeypatch.setattr(peaks, "_measure", lambda threads: next(measured))
+    found = profiled(mlp())
+
+    assert found["peak"]["flops_per_s"] == {"float32": 10**15, "float64": 10**15, "bfloat16": 3}
+    assert found["peak"]["bytes_per_s"] == [{"up_to_bytes": 2**30, "rate": 10**15}]
+    assert all(each["share_of_peak"] < 0.1 for each in found["kernels"])
+    assert next(measured, None) is None
+
+
+def test_shares_of_a_peak_that_stays_too_low_are_1_and_end_the_measurements(monkeypatch):
+    slow, calls = MachinePeak(1, {"float32": 1.0, "float64": 1.0}, ((2**30, 1.0),)), []
+    monkeypatch.setattr(peaks, "_measured", {})
+    monkeypatch.setattr(peaks, "_measure", lambda threads: calls.append(threads) or slow)
+    found = [profiled(mlp()) for _ in range(3)][-1]
+
+    assert max(each["share_of_peak"] for each in found["kernels"]) == 1.0
+    assert len(calls) == peaks.MOST_MEASUREMENTS
 
 
 def test_the_table_shows_means_per_step_and_the_number_of_steps():
