@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,12 @@ import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from starlette.requests import Request
 
 from examples.models import digits_mlp
+from service.jobs.curves import Row
 from service.problems import HttpProblem
-from service.routes import job_submission
+from service.routes import job_submission, jobs
 from service.sampling import Sampling
 from service.store.errors import StorageUnavailable
 from tests.service.conftest import Served, serve
@@ -215,6 +218,34 @@ def test_the_stream_of_events_goes_on_where_it_broke_and_ends_with_the_job(clien
     assert client.get(f"/v1/jobs/{job['id']}/metrics", params={"first": 3, "last": 3}).json()["step"] == [3]
     refused = client.get(f"/v1/jobs/{job['id']}/metrics", params={"first": 3, "last": 2})
     assert (refused.status_code, refused.json()["detail"]) == (422, "first is after last")
+
+
+def test_curves_are_joined_thinned_and_written_in_a_thread(monkeypatch):
+    class Jobs:
+        async def get(self, tenant: str, id: str) -> Any:
+            return SimpleNamespace(id=id)
+
+        async def curves(self, id: str, kind: str, first: int, last: int | None) -> list[Row]:
+            return [Row(1, 3, {"loss": np.array([1.0, 2.0, 6.0])})] if kind == "training" else []
+
+    threads = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*given)
+
+        return call
+
+    for name in ("joined", "thinned", "tagged"):
+        monkeypatch.setattr(jobs, name, noted(getattr(jobs, name)))
+    monkeypatch.setattr(jobs, "job_store", lambda request: Jobs())
+    request = Request({"type": "http", "headers": []})
+    answer = asyncio.run(jobs.get_job_metrics(request, "job_" + "a" * 26, 1, 1, None))
+
+    assert json.loads(answer.body) == {"step": [3], "columns": {"loss": [3.0]}, "validation": {}}
+    assert len(threads) == 4
+    assert threading.main_thread() not in threads
 
 
 def test_the_best_parameters_of_a_job_are_in_the_checkpoint_that_it_names(client, dataset):
