@@ -22,7 +22,7 @@ from service.routes.common import cut_page, json_answer
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
-from service.routes.sample_job import stored_id
+from service.routes.sample_job import shown_id, stored_id
 from service.routes.state import job_store, quotas, runner, settings, streams
 from service.schemas import jobs as schemas
 from service.schemas.checkpoints import CheckpointPage
@@ -353,7 +353,7 @@ def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:
         kept = checkpoint_id(job.id, judged.best_step) if saved else None
         best = {"value": judged.best, "step": judged.best_step, "since": judged.since, "checkpoint_id": kept}
     return {
-        "id": job.id,
+        "id": shown_id(job),
         "name": spec.name,
         "labels": spec.labels,
         "state": job.state,

@@ -14,12 +14,21 @@ from service.routes.state import job_store, runner
 from service.schemas.examples import SAMPLE_JOB, SAMPLE_JOB_SETTINGS
 from service.schemas.jobs import CreateJob
 
-__all__ = ["cancel_job", "restore_job", "stored_id"]
+__all__ = ["cancel_job", "restore_job", "shown_id", "stored_id"]
 
 
 def stored_id(id: str) -> str:
     """The id of the job in the store: each tenant has a sample job of its own."""
-    return Repeatable(f"{tenant()}\0{id}".encode()).made("job_") if id == SAMPLE_JOB else id
+    return _sample_of(tenant()) if id == SAMPLE_JOB else id
+
+
+def shown_id(job: Job) -> str:
+    """The id of the job for its client: that of the sample job is the one of the documentation."""
+    return SAMPLE_JOB if job.id == _sample_of(job.tenant) else job.id
+
+
+def _sample_of(owner: str) -> str:
+    return Repeatable(f"{owner}\0{SAMPLE_JOB}".encode()).made("job_")
 
 
 async def _found(request: Request) -> Job | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.problems import HttpProblem
 from service.routes.sample_job import cancel_job
-from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
+from service.schemas.examples import SAMPLE_JOB, SAMPLE_LINE, SAMPLE_TAPE
 from tests.service.conftest import serve
 from tests.service.wire import problem
 
@@ -33,6 +33,17 @@ def test_the_sample_job_may_end_by_itself_while_it_is_canceled():
     asyncio.run(cancel_job(request))
 
     assert len(waited) == 1
+
+
+def test_the_sample_job_has_the_id_of_the_documentation_in_all_answers(tmp_path: Path):
+    with serve(tmp_path) as served:
+        client, path = served.client, f"/v1/jobs/{SAMPLE_JOB}"
+        shown = client.get(path)
+        paused = client.post(f"{path}/pause", headers={"If-Match": shown.headers["etag"]})
+        listed = client.get("/v1/jobs", params={"page_size": 1}).json()["jobs"]
+
+        assert (shown.json()["id"], paused.json()["id"]) == (SAMPLE_JOB, SAMPLE_JOB)
+        assert [each["id"] for each in listed] == [SAMPLE_JOB]
 
 
 def test_a_sample_without_a_place_is_not_found_by_requests_that_make_nothing(tmp_path: Path):
