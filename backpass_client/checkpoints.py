@@ -35,10 +35,15 @@ class Checkpoint:
         return cls(service, service.call("GET", f"/v1/checkpoints/{id}"))
 
     @classmethod
-    def all(cls, service: Service, session: str | None = None) -> Iterator[Self]:
-        """All checkpoints of the service, or of the session with this id, page by page."""
+    def all(
+        cls, service: Service, session: str | None = None, labels: Mapping[str, str | None] | None = None
+    ) -> Iterator[Self]:
+        """All checkpoints of the service, or of the session with this id, page by page.
+
+        labels: that they have; None for any value.
+        """
         path = "/v1/checkpoints" if session is None else f"/v1/sessions/{session}/checkpoints"
-        return (cls(service, each) for each in service.entries(path, "checkpoints"))
+        return (cls(service, each) for each in service.entries(path, "checkpoints", labels=labels))
 
     @classmethod
     def upload(
@@ -133,6 +138,9 @@ class Checkpoints:
         """The checkpoint with this id. Raises Refused (not-found)."""
         return Checkpoint.get(self._service, id)
 
-    def list(self, session: str | None = None) -> Iterator[Checkpoint]:
-        """All checkpoints, or those of the session with this id, page by page."""
-        return Checkpoint.all(self._service, session)
+    def list(self, session: str | None = None, labels: Mapping[str, str | None] | None = None) -> Iterator[Checkpoint]:
+        """All checkpoints, or those of the session with this id, page by page.
+
+        labels: that they have, such as ``{"run": "7"}``; None for any value.
+        """
+        return Checkpoint.all(self._service, session, labels)

@@ -126,12 +126,17 @@ class Service(Hinted):
         answer = self._send(method, path, repeat, params=query, headers=headers, **more)
         return json_of(answer, f"{method} {path}") if answer.content and not answer.is_error else None
 
-    def entries(self, path: str, member: str, **query: Any) -> Iterator[dict[str, Any]]:
+    def entries(
+        self, path: str, member: str, labels: Mapping[str, str | None] | None = None, **query: Any
+    ) -> Iterator[dict[str, Any]]:
         """Yield the entries of a listing. The client asks for a page when the caller has read the one before.
 
-        member: of each page, with its entries. query: more query parameters; None is left out.
+        member: of each page, with its entries. labels: that the entries have; None for any value.
+        query: more query parameters; None is left out.
         """
         given = {name: value for name, value in query.items() if value is not None}
+        if labels:
+            given["label"] = [name if value is None else f"{name}:{value}" for name, value in labels.items()]
         token: str | None = ""
         while token is not None:
             page = self.call("GET", path, query={"page_size": PAGE, "page_token": token, **given})

@@ -160,9 +160,12 @@ class Datasets:
     def _offset(self, path: str) -> int:
         return int(self._service.send("HEAD", path).headers["upload-offset"])
 
-    def list(self) -> Iterator[Dataset]:
-        """All datasets, page by page. `columns` is None: `get` has them."""
-        return (_dataset(each) for each in self._service.entries("/v1/datasets", "datasets"))
+    def list(self, labels: Mapping[str, str | None] | None = None) -> Iterator[Dataset]:
+        """All datasets, page by page. `columns` is None: `get` has them.
+
+        labels: that they have, such as ``{"team": "research"}``; None for any value.
+        """
+        return (_dataset(each) for each in self._service.entries("/v1/datasets", "datasets", labels=labels))
 
     def uploads(self) -> Iterator[dict[str, Any]]:
         """The uploads that have not ended, page by page: id, size, offset and expires_at of each. `upload` goes on with

@@ -55,6 +55,10 @@ class Jobs:
         """The job with this id. Raises Refused (not-found)."""
         return Job(self._service, self._service.call("GET", f"/v1/jobs/{quoted(id)}"))
 
-    def list(self, state: str | None = None) -> Iterator[Job]:
-        """All jobs, or those in one state such as "running", page by page."""
-        return (Job(self._service, each) for each in self._service.entries("/v1/jobs", "jobs", state=state))
+    def list(self, state: str | None = None, labels: Mapping[str, str | None] | None = None) -> Iterator[Job]:
+        """All jobs, or those in one state such as "running", page by page.
+
+        labels: that they have, such as ``{"run": "7"}``; None for any value.
+        """
+        found = self._service.entries("/v1/jobs", "jobs", state=state, labels=labels)
+        return (Job(self._service, each) for each in found)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
@@ -83,10 +83,15 @@ class Checkpoints:
             raise HttpProblem("not-found", "there is no checkpoint with this id")
         return found
 
-    async def page(self, tenant: str, after: str, size: int, session: str | None = None) -> list[StoredCheckpoint]:
-        """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all."""
+    async def page(
+        self, tenant: str, after: str, size: int, session: str | None = None, labels: Sequence[str] = ()
+    ) -> list[StoredCheckpoint]:
+        """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all.
+
+        labels: that they have, as of `has_labels`.
+        """
         now = time.time()
-        return await self.store.read(lambda db: rows.page(db, tenant, after, size, now, session))
+        return await self.store.read(lambda db: rows.page(db, tenant, after, size, now, session, labels))
 
     async def change(
         self, tenant: str, id: str, changed: Callable[[StoredCheckpoint], StoredCheckpoint]

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.errors import StorageError
+from service.store.labelled import labelled_page
 from service.store.shared_files import keep_files, order_deletion, write_with_file
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
@@ -58,13 +59,19 @@ class Datasets:
 
         return await self._store.read(work)
 
-    async def page(self, tenant: str, after: str, size: int) -> list[Dataset]:
-        """Up to `size` datasets with ids above `after`, in the order of ids, without their columns."""
+    async def page(self, tenant: str, after: str, size: int, labels: Sequence[str] = ()) -> list[Dataset]:
+        """Up to `size` datasets with ids above `after`, in the order of ids, without their columns.
+
+        labels: that they have, as of `has_labels`.
+        """
 
         def work(connection: Connection) -> list[Dataset]:
-            wanted = select(*SUMMARY).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id)
-            rows = connection.execute(wanted.limit(size)).mappings()
-            return [Dataset.of_row({**row, "columns": "[]"}) for row in rows]
+            def read(after: str, size: int) -> list[Dataset]:
+                wanted = select(*SUMMARY).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id)
+                rows = connection.execute(wanted.limit(size)).mappings()
+                return [Dataset.of_row({**row, "columns": "[]"}) for row in rows]
+
+            return labelled_page(read, lambda each: each.labels, after, size, labels)
 
         return await self._store.read(work)
 

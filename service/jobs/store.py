@@ -20,6 +20,7 @@ from service.jobs.curves import Row, unpacked
 from service.jobs.job import ACTIVE, ALLOWED, ENDED, Action, Job, Progress, State, progress_of, text_of
 from service.problems import HttpProblem
 from service.store import tables
+from service.store.labelled import labelled_page
 from service.store.store import Store
 
 __all__ = ["LEASE_S", "AskedMeanwhile", "Fenced", "JobStore", "Said", "Turn", "session_in_use"]
@@ -108,13 +109,24 @@ class JobStore:
         query = select(jobs.c.id).where(jobs.c.tenant == tenant, jobs.c.id == id)
         return await self._store.read(lambda connection: connection.execute(query).first()) is not None
 
-    async def page(self, tenant: str, after: str, size: int, state: str | None = None) -> list[Job]:
-        """Up to `size` jobs with ids greater than `after`, in the order of ids."""
-        query = select(jobs).where(jobs.c.tenant == tenant, jobs.c.id > after).order_by(jobs.c.id).limit(size)
-        if state is not None:
-            query = query.where(jobs.c.state == state)
-        rows = await self._store.read(lambda connection: connection.execute(query).all())
-        return [Job.of_row(row) for row in rows]
+    async def page(
+        self, tenant: str, after: str, size: int, state: str | None = None, labels: Sequence[str] = ()
+    ) -> list[Job]:
+        """Up to `size` jobs with ids greater than `after`, in the order of ids; in one state or in any.
+
+        labels: that they have, as of `has_labels`.
+        """
+
+        def work(connection: Connection) -> list[Job]:
+            def read(after: str, size: int) -> list[Job]:
+                query = select(jobs).where(jobs.c.tenant == tenant, jobs.c.id > after).order_by(jobs.c.id).limit(size)
+                if state is not None:
+                    query = query.where(jobs.c.state == state)
+                return [Job.of_row(row) for row in connection.execute(query)]
+
+            return labelled_page(read, lambda each: each.spec.labels, after, size, labels)
+
+        return await self._store.read(work)
 
     async def positions(self, found: Iterable[Job]) -> dict[str, int]:
         """The number of queued jobs before each of those in `found` that are queued, by priority and age."""

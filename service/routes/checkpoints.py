@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from service.ids import new_id
 from service.objects import Written
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
-from service.routes.common import cut_page, json_answer
+from service.routes.common import WithLabels, cut_page, json_answer
 from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.state import calls, checkpoints, objects, quotas, settings
@@ -76,14 +76,16 @@ NAMED_IN_QUERY = "Of a safetensors body; JSON has it in the body. "
 @router.get(
     "", summary="List checkpoints", response_model=schemas.CheckpointPage, responses=responses("invalid-request")
 )
-async def list_checkpoints(request: Request, page_size: PageSize = 50, page_token: PageToken = "") -> Response:
+async def list_checkpoints(
+    request: Request, label: WithLabels = None, page_size: PageSize = 50, page_token: PageToken = ""
+) -> Response:
     """One page of the checkpoints, ordered by id."""
-    return await page_of(request, page_size, page_token, None)
+    return await page_of(request, page_size, page_token, None, label or ())
 
 
-async def page_of(request: Request, size: int, token: str, session: str | None) -> Response:
-    """One page of the checkpoints of a session, or of all."""
-    found = await checkpoints(request).page(tenant(), token, size + 1, session)
+async def page_of(request: Request, size: int, token: str, session: str | None, labels: Sequence[str] = ()) -> Response:
+    """One page of the checkpoints of a session, or of all. labels: that they have."""
+    found = await checkpoints(request).page(tenant(), token, size + 1, session, labels)
     page, following = cut_page(found, size)
     return json_answer({"checkpoints": [view(each) for each in page], "next_page_token": following})
 

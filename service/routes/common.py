@@ -17,6 +17,7 @@ from service.settings import Settings
 __all__ = [
     "LOSS",
     "Profiled",
+    "WithLabels",
     "administrator",
     "cut_page",
     "deadline_of",
@@ -35,6 +36,15 @@ Entry = TypeVar("Entry", bound=HasId)
 Profiled = Annotated[
     bool, Query(description="Return the time of each kernel. Measuring makes the call slightly slower.")
 ]
+
+WithLabels = Annotated[
+    list[Annotated[str, Query(min_length=1, max_length=321)]] | None,
+    Query(
+        max_length=64,
+        description="Only those with this label: `name:value`, or `name` for any value. Several must all be there.",
+    ),
+]
+"""The filter of a listing by labels, as of `service.store.labelled.has_labels`."""
 
 LOSS: dict[str, Example] = {"loss": {"value": "loss"}}
 """The loss that forms of the documentation start with."""

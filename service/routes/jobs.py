@@ -18,7 +18,7 @@ from service.jobs.job import Action
 from service.jobs.stream import JobEvents
 from service.problems import responses, wrong_parameter
 from service.routes.checkpoints import PageSize, PageToken, page_of
-from service.routes.common import cut_page, json_answer
+from service.routes.common import WithLabels, cut_page, json_answer
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
@@ -129,6 +129,7 @@ async def create_job(request: Request) -> Response:
 async def list_jobs(
     request: Request,
     state: Annotated[schemas.State | None, Query(description="Only jobs in this state.")] = None,
+    label: WithLabels = None,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of jobs in the answer.")] = 50,
     page_token: Annotated[
         str,
@@ -136,7 +137,7 @@ async def list_jobs(
     ] = "",
 ) -> Response:
     """One page of the jobs, ordered by id."""
-    found = await job_store(request).page(tenant(), page_token, page_size + 1, state)
+    found = await job_store(request).page(tenant(), page_token, page_size + 1, state, label or ())
     page, token = cut_page(found, page_size)
     positions = await job_store(request).positions(page)
     return json_answer({"jobs": [_view(job, positions) for job in page], "next_page_token": token})
@@ -313,11 +314,15 @@ def _curves(
     responses=responses("not-found", "invalid-request"),
 )
 async def list_job_checkpoints(
-    request: Request, job_id: JobId, page_size: PageSize = 50, page_token: PageToken = ""
+    request: Request,
+    job_id: JobId,
+    label: WithLabels = None,
+    page_size: PageSize = 50,
+    page_token: PageToken = "",
 ) -> Response:
     """One page of the checkpoints of the job's session, ordered by id. They outlive the job and the session."""
     job = await job_store(request).get(tenant(), stored_id(job_id))
-    return await page_of(request, page_size, page_token, job.session)
+    return await page_of(request, page_size, page_token, job.session, label or ())
 
 
 @router.delete(

@@ -15,7 +15,7 @@ from service.ids import new_id
 from service.problems import responses
 from service.routes import checkpoints as of_all
 from service.routes.checkpoints import PageSize, PageToken, end_of, etag_of, page_of
-from service.routes.common import deadline_of, json_answer, lease_of
+from service.routes.common import WithLabels, deadline_of, json_answer, lease_of
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.in_session import SessionId
 from service.routes.preconditions import IF_MATCH, if_match
@@ -99,12 +99,16 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
     responses=responses("not-found", "gone", "invalid-request"),
 )
 async def list_session_checkpoints(
-    request: Request, session_id: SessionId, page_size: PageSize = 50, page_token: PageToken = ""
+    request: Request,
+    session_id: SessionId,
+    label: WithLabels = None,
+    page_size: PageSize = 50,
+    page_token: PageToken = "",
 ) -> Response:
     """One page of the checkpoints of the session, ordered by id. They outlive the session."""
     if not await checkpoints(request).page(tenant(), "", 1, session_id):
         await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
-    return await page_of(request, page_size, page_token, session_id)
+    return await page_of(request, page_size, page_token, session_id, label or ())
 
 
 @router.post(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 
+from service.store.labelled import labelled_page
 from service.store.tables import checkpoints as table
 
 __all__ = ["StoredCheckpoint", "add", "bytes_of", "change", "expired", "get", "known", "page", "remove"]
@@ -56,13 +57,26 @@ def get(db: Connection, tenant: str, id: str, now: float) -> StoredCheckpoint | 
 
 
 def page(
-    db: Connection, tenant: str, after: str, size: int, now: float, session: str | None = None
+    db: Connection,
+    tenant: str,
+    after: str,
+    size: int,
+    now: float,
+    session: str | None = None,
+    labels: Sequence[str] = (),
 ) -> list[StoredCheckpoint]:
-    """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all."""
-    found = select(*COLUMNS).where(_alive(tenant, now), table.c.id > after).order_by(table.c.id).limit(size)
-    if session is not None:
-        found = found.where(table.c.session == session)
-    return [_of(row) for row in db.execute(found)]
+    """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all.
+
+    labels: that they have, as of `has_labels`.
+    """
+
+    def read(after: str, size: int) -> list[StoredCheckpoint]:
+        found = select(*COLUMNS).where(_alive(tenant, now), table.c.id > after).order_by(table.c.id).limit(size)
+        if session is not None:
+            found = found.where(table.c.session == session)
+        return [_of(row) for row in db.execute(found)]
+
+    return labelled_page(read, lambda each: each.about["labels"], after, size, labels)
 
 
 def change(db: Connection, tenant: str, checkpoint: StoredCheckpoint) -> None:

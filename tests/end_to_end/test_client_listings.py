@@ -150,3 +150,24 @@ def test_a_program_is_cloned_for_evaluation_and_deleted(service):
     tested.delete()
     with pytest.raises(bp.Refused, match="not-found"):
         service.programs.get(tested.id)
+
+
+def test_listings_of_things_with_labels_can_be_limited_to_some(service):
+    session = service.create_session(line(), "loss", {"w": np.zeros(2)}, optimizer={"type": "sgd"})
+    data = [service.datasets.upload({"x": np.full((4, 2), i), "y": np.ones(4)}, labels={"i": f"{i}"}) for i in range(3)]
+    saved = [session.checkpoint(labels={"run": "limited", "i": f"{i}"}) for i in range(3)]
+    settings = {"session": session, "name": "limited", "labels": {"run": "limited:1"}}
+    job = service.jobs.submit(data[0].id, **settings)
+    job.wait(progress=False)
+
+    def ids(found: Any) -> set[str]:
+        return {each.id for each in found}
+
+    assert ids(service.datasets.list(labels={"i": "1"})) == {data[1].id}
+    assert ids(service.datasets.list(labels={"i": None})) == ids(data)
+    assert ids(service.checkpoints.list(labels={"run": "limited", "i": None})) == ids(saved)
+    assert ids(service.checkpoints.list(session=session.id, labels={"i": "2"})) == {saved[2].id}
+    assert ids(service.checkpoints.list(labels={"run": "limited", "i": "3"})) == set()
+    assert ids(service.jobs.list(labels={"run": "limited:1"})) == {job.id}
+    assert ids(service.jobs.list("failed", labels={"run": "limited:1"})) == set()
+    session.close()
