@@ -134,7 +134,9 @@ def ctc_loss(
     reduction:     "mean" divides each loss by the length of its label (at least 1) before it takes the mean.
 
     If a label needs more time than its sequence has, its loss is inf, or 0 with `zero_infinity`, and its gradient is 0.
-    The gradient treats all elements of log_probs as independent: it is minus the probability of passing there.
+    The gradient treats all elements of log_probs as independent: it is minus the probability that a path of the label
+    passes there. PyTorch's adds the probability ``exp(log_probs)`` of each element within its sequence, and is NaN for
+    an infinite loss. The gradients by the operand of a `log_softmax` are equal, because the difference cancels there.
     """
     lattice = ctc_lattice(label, input_lengths, label_lengths, log_probs, blank=blank)
     states, origin, open, live, final, start = lattice
