@@ -195,6 +195,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.admin.start()
     await asyncio.to_thread(app.state.objects.sweep, shared=bool(app.state.settings.objects_url))
     await asyncio.to_thread(app.state.ingest.sweep)
+    await asyncio.to_thread(app.state.copies.delete_unfinished)
     with contextlib.suppress(OSError):  # with PostgreSQL, nothing else makes it; requests that need it are refused
         app.state.settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if app.state.settings.cache_dir is not None:
@@ -207,6 +208,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.tapes.watch()),
         asyncio.create_task(app.state.checkpoints.watch()),
         asyncio.create_task(app.state.orphans.watch()),
+        asyncio.create_task(app.state.copies.watch()),
         asyncio.create_task(app.state.programs.collect_all()),
         asyncio.create_task(app.state.presence.watch()),
         asyncio.create_task(app.state.idempotency.watch()),

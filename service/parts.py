@@ -38,6 +38,7 @@ from service.sessions.tape import TAPES
 from service.settings import Settings
 from service.store.admin import AdminSocket
 from service.store.backup import snapshot
+from service.store.copies import Copies
 from service.store.orphans import Orphans
 from service.store.presence import Presence
 from service.store.programs import ProgramStore
@@ -86,9 +87,10 @@ def _add_stores(state: State, settings: Settings, engine: Engine) -> None:
     state.admin.actions["store.snapshot"] = snapshot
     state.objects = Objects(settings.objects)
     state.checkpoints = Checkpoints(state.store, state.objects)
-    state.programs = ProgramStore(state.store, settings.programs, state.objects, settings.data_dir / "copies")
+    state.programs = ProgramStore(state.store, settings.programs, state.objects, settings.data_dir)
     state.datasets = Datasets(state.store, state.objects, settings.data_dir, settings.datasets)
     state.datasets.deleted = Forgetting(engine).soon
+    state.copies = Copies(state.store, settings.data_dir, state.datasets.deleted)
     state.uploads = Uploads(settings, state.store, state.objects)
     state.ingest = Ingest(settings, state.datasets, state.uploads)
     state.importer = Importer(settings)

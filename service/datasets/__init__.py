@@ -20,6 +20,6 @@ csv_file, json_lines, parquet_file, tensor_files
 """
 
 from service.datasets.dataset import Column, Dataset, dataset_id
-from service.datasets.datasets import Datasets
+from service.datasets.datasets import Datasets, is_absent
 
-__all__ = ["Column", "Dataset", "Datasets", "dataset_id"]
+__all__ = ["Column", "Dataset", "Datasets", "dataset_id", "is_absent"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +18,8 @@ import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from service.datasets.dataset import Dataset
-from service.ids import new_id
 from service.objects import Objects
+from service.objects.copies import delete_copies, local_file
 from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
 from service.store import tables
@@ -31,7 +29,7 @@ from service.store.shared_files import keep_files, order_deletion, write_with_fi
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
 
-__all__ = ["Datasets"]
+__all__ = ["Datasets", "is_absent"]
 
 log = logging.getLogger("backpass.datasets")
 
@@ -47,7 +45,7 @@ class Datasets:
     def __init__(self, store: Store, objects: Objects, directory: Path, limit: int = 1_000) -> None:
         """directory: of this service, for copies of files that a remote object store keeps. limit: of each tenant."""
         self._store, self._objects, self._limit = store, objects, limit
-        self._copies = directory / "copies"
+        self._directory = directory
         self.deleted: Callable[[], None] = lambda: None
         """Called after a file may have been deleted."""
 
@@ -167,7 +165,7 @@ class Datasets:
             named = select(func.count()).select_from(table).where(table.c.key == key)
             if not connection.execute(named).scalar_one():
                 self._objects.delete(key)
-                (self._copies / key.rpartition("/")[2]).unlink(missing_ok=True)
+                delete_copies(self._directory, [key.rpartition("/")[2]])
 
         try:
             await self._store.write(work)
@@ -215,23 +213,7 @@ class Datasets:
 
         Raises FileNotFoundError if the file is lost, OSError.
         """
-        local = self._objects.local_path(dataset.key)
-        return local if local is not None else await asyncio.to_thread(self._copied, dataset)
-
-    def _copied(self, dataset: Dataset) -> Path:
-        path = self._copies / dataset.sha256
-        if path.exists():
-            os.utime(path)
-            return path
-        self._copies.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{dataset.sha256}.{new_id('')}")
-        try:
-            with self._objects.open(dataset.key) as source, temporary.open("wb") as target:
-                shutil.copyfileobj(source, target, 4 * 2**20)
-            temporary.rename(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        return path
+        return await asyncio.to_thread(local_file, self._objects, dataset.key, self._directory)
 
     async def rows(self, dataset: Dataset, names: list[str], first: int, count: int) -> dict[str, np.ndarray]:
         """`count` rows from row `first`, 0 is the first one, of some columns. Raises DamagedFile, OSError."""
@@ -260,6 +242,11 @@ def changed(dataset: Dataset, members: Mapping[str, Any]) -> Dataset:
 def _found(connection: Connection, tenant: str, id: str) -> Dataset | None:
     row = connection.execute(select(table).where(table.c.tenant == tenant, table.c.id == id)).mappings().first()
     return None if row is None else Dataset.of_row(dict(row))
+
+
+def is_absent(connection: Connection, tenant: str, id: str) -> bool:
+    """Whether the tenant has no dataset with this id, in the transaction of `connection`."""
+    return connection.execute(select(table.c.id).where(table.c.tenant == tenant, table.c.id == id)).first() is None
 
 
 def _jobs(connection: Connection, tenant: str, id: str) -> list[str]:

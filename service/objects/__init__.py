@@ -2,6 +2,7 @@
 
 objects      write, read, list and delete files by key, in a directory or in a store that fsspec knows
 tensor_file  tensors in such a file, as safetensors
+copies       files of a remote store on this machine, to map them
 hold         deletions wait while a backup copies the files
 errors       the content of a file is damaged, or the store cannot be used
 """

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from service.caller import tenant
-from service.datasets import Dataset
+from service.datasets import Dataset, is_absent
 from service.engine import EngineError, RemoteError, Reply
 from service.http.request_body import Body
 from service.ids import new_id
@@ -26,16 +26,18 @@ from service.problems import FieldError, HttpProblem, from_remote
 from service.routes.new_sessions import optimizer_of
 from service.routes.sample_data import restore_dataset
 from service.routes.sessions import open_session
-from service.routes.state import datasets, job_store, runner, sessions, settings
+from service.routes.state import datasets, job_store, objects, runner, sessions, settings
 from service.sampling import Sampling
 from service.schemas import jobs as schemas
 from service.schemas.examples import SAMPLE_DATASET
 from service.sessions.session import Session
 from service.store.errors import StorageError
+from service.store.files import storage_errors
 
 __all__ = ["submitted"]
 
 MOST_STEPS = 2**40
+TRAINING, VALIDATION = "/dataset_id", "/validation/dataset_id"
 
 
 async def submitted(
@@ -82,8 +84,15 @@ async def _added(
     request: Request, asked: schemas.CreateJob, session: Session, job: Job, check: Callable[[Connection], None]
 ) -> None:
     """Put the job into the queue, or close the session that was opened for it. Raises HttpProblem."""
+
+    def complete(connection: Connection) -> None:
+        gone = [pointer for pointer, id in _named(asked).items() if is_absent(connection, job.tenant, id)]
+        if gone:  # deleted since the check: nothing kept it before this job named it
+            raise _refused([_unknown(pointer) for pointer in gone])
+        check(connection)
+
     try:
-        await job_store(request).add(job, [("state", {"state": job.state, "reason": None})], check)
+        await job_store(request).add(job, [("state", {"state": job.state, "reason": None})], complete)
     except IntegrityError:
         pass  # an earlier execution of the request has added it
     except Exception:
@@ -127,24 +136,33 @@ async def _datasets(
     request: Request, asked: schemas.CreateJob, errors: list[FieldError]
 ) -> tuple[Dataset | None, Dataset | None]:
     """The datasets of training and validation, with their files on this machine; adds the mistakes to `errors`."""
-    found: list[Dataset | None] = []
-    validation = None if asked.validation is None else asked.validation.dataset_id
-    for name, pointer in ((asked.dataset_id, "/dataset_id"), (validation, "/validation/dataset_id")):
+    found: dict[str, Dataset | None] = {}
+    for pointer, name in _named(asked).items():
         if name == SAMPLE_DATASET:
             await restore_dataset(request)
-        dataset = None if name is None else await datasets(request).get(tenant(), name)
-        if dataset is not None:
-            await datasets(request).path(dataset)
-        elif name is not None:
-            errors.append(FieldError(pointer, "not-found", "there is no dataset with this id"))
-        if dataset is not None and dataset.rows == 0:
+        dataset = found[pointer] = await datasets(request).get(tenant(), name)
+        if dataset is None:
+            errors.append(_unknown(pointer))
+        elif dataset.rows == 0:
             errors.append(FieldError(pointer, "invalid", "the dataset has no rows"))
-        found.append(dataset)
-    data, fraction = found[0], None if asked.validation is None else asked.validation.fraction
+        else:
+            with storage_errors(objects(request)), contextlib.suppress(FileNotFoundError):  # the worker reports it
+                await datasets(request).path(dataset)
+    data, fraction = found[TRAINING], None if asked.validation is None else asked.validation.fraction
     if data is not None and fraction is not None and not 0 < _kept(data, fraction) < data.rows:
         detail = f"{fraction} of {data.rows} rows leave none for the validation, or none for the training"
         errors.append(FieldError("/validation/fraction", "invalid", detail))
-    return data, found[1]
+    return data, found.get(VALIDATION)
+
+
+def _named(asked: schemas.CreateJob) -> dict[str, str]:
+    """JSON pointer -> id of the dataset that the request names there."""
+    of_validation = None if asked.validation is None else asked.validation.dataset_id
+    return {TRAINING: asked.dataset_id} | ({} if of_validation is None else {VALIDATION: of_validation})
+
+
+def _unknown(pointer: str) -> FieldError:
+    return FieldError(pointer, "not-found", "there is no dataset with this id")
 
 
 def _kept(data: Dataset, fraction: float) -> int:
@@ -258,9 +276,12 @@ async def _compared(
     try:
         return await sessions(request).read(session, "session.check_fit", args, {}, settings(request).step_deadline)
     except RemoteError as error:
-        if error.kind != "program":
-            raise
-        raise from_remote(error) from error
+        if error.kind == "program":
+            raise from_remote(error) from error
+        gone = [pointer for pointer, id in _named(asked).items() if not await datasets(request).get(tenant(), id)]
+        if gone:  # deleted since they were found
+            raise _refused([_unknown(pointer) for pointer in gone]) from error
+        raise
 
 
 def _early_stop(asked: schemas.CreateJob, loss: str) -> EarlyStop | None:

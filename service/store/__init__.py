@@ -24,6 +24,7 @@ operations     the rows of operations
 idempotency    the rows of requests with an Idempotency-Key
 shared_files   files that several rows may name
 program_text   a program as JSON text, with its id
+copies         deletes copies of files that nothing names any more
 labelled       pages of the things that have some labels
 orphans        deletes files that nothing names
 sweeping       sweeps that are made again and again

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal, sel
 
 from core.ir.lru import LRU
 from service.objects import Objects
+from service.objects.copies import delete_copies
 from service.store import program_values
 from service.store.errors import StorageError, StorageUnavailable
 from service.store.program_text import ProgramText, program_id
@@ -84,12 +85,13 @@ def _has_id(text: bytes, id: str) -> bool:
 class ProgramStore:
     """The registered programs of all tenants."""
 
-    def __init__(self, store: Store, limit: int, objects: Objects | None = None, copies: Path | None = None) -> None:
+    def __init__(self, store: Store, limit: int, objects: Objects | None = None, directory: Path | None = None) -> None:
         """limit: the most programs of a tenant; `limit_of` may be replaced by limits of each tenant.
 
-        objects: keeps initial values; without it programs have none. copies: directory of copies of a remote store.
+        objects: keeps initial values; without it programs have none. directory: of this process, with the copies of
+            files of a remote store.
         """
-        self._store, self._objects, self._copies = store, objects, copies
+        self._store, self._objects, self._directory = store, objects, directory
         self.limit_of: Callable[[str], float] = lambda tenant: limit
         self._recent = self._empty_cache()
         self._generation = store.generation
@@ -200,12 +202,14 @@ class ProgramStore:
     async def _collect(self, key: str) -> None:
         """Delete the file `key` if no program names it. A failure is logged: the next start tries again."""
         assert self._objects is not None
-        copy = None if self._copies is None else self._copies / key.rpartition("/")[2]
-        forget = (lambda: None) if copy is None else (lambda: copy.unlink(missing_ok=True))
         try:
-            await self._store.write(program_values.collect(self._objects, key, forget))
+            await self._store.write(program_values.collect(self._objects, key, lambda: self._forget(key)))
         except (StorageError, OSError) as error:
             log.warning("the file %s is not deleted: %s", key, error)
+
+    def _forget(self, key: str) -> None:
+        if self._directory is not None:
+            delete_copies(self._directory, [key.rpartition("/")[2]])
 
     async def collect_all(self) -> None:
         """Delete all files of values without a row: their process died before it wrote the row, or after it deleted it.

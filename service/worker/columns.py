@@ -18,6 +18,7 @@ from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from service.objects import Objects
+from service.objects.copies import local_file, place_of
 from service.objects.tensor_file import mapped
 from service.sampling import Rows, Sampling
 from service.worker.memory import require
@@ -50,8 +51,8 @@ class Stored:
         if held is not None:
             return held[0]
         self.forget_deleted(state)
-        path = _path(state.settings, key)
         try:
+            path = local_file(*_place(state.settings, key), poll=state.stop.check)
             number = path.stat().st_ino
             found, _ = mapped(path)
         except OSError as error:
@@ -64,7 +65,7 @@ class Stored:
         """Drop the files that have been deleted: the disk gets their space back when nobody maps them."""
         for key in self.files:
             held = self.files.get(str(key))
-            if held is not None and held[1] != _number(_path(state.settings, str(key))):
+            if held is not None and held[1] != _number(place_of(*_place(state.settings, str(key)))):
                 self.files.pop(key)
 
     def epoch(self, state: WorkerState, sampling: Sampling, number: int) -> Rows:
@@ -113,11 +114,10 @@ def _bytes(rows: Rows) -> int:
     return 1 if isinstance(rows, slice) else max(1, rows.nbytes)
 
 
-def _path(settings: Mapping[str, Any], key: str) -> Path:
-    """The file of a dataset on this machine; for a remote store the copy that the service has made of it."""
+def _place(settings: Mapping[str, Any], key: str) -> tuple[Objects, str, Path]:
+    """The arguments of `place_of` and `local_file` for a dataset."""
     directory = Path(settings["data_dir"])
-    local = Objects(settings["objects_url"] or str((directory / "objects").absolute())).local_path(key)
-    return local if local is not None else directory / "copies" / key.rpartition("/")[2]
+    return Objects(settings["objects_url"] or str((directory / "objects").absolute())), key, directory
 
 
 @dataclass(frozen=True, slots=True)

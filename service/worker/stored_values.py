@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +13,8 @@ from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from core.ir.program import Program
 from core.ops.common.types import as_dtype
-from service.ids import new_id
 from service.objects import Objects
+from service.objects.copies import local_file
 from service.objects.tensor_file import CHUNK, DamagedFile, mapped
 from service.worker.checkpoint_file import CheckpointFile
 from service.worker.given import check_values
@@ -110,22 +107,7 @@ def _check_values(program: Program, values: Mapping[str, Any], args: Mapping[str
 
 def _path(state: WorkerState, key: str) -> Path:
     """The file on this machine; one of a remote store is copied first."""
-    objects = Objects(state.settings["objects"])
-    local = objects.local_path(key)
-    if local is not None:
-        return local
-    copy = Path(state.settings["data_dir"]) / "copies" / key.rpartition("/")[2]
-    if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        temporary = copy.with_name(f"{copy.name}.{new_id('')}")
-        try:
-            with objects.open(key) as source, temporary.open("wb") as target:
-                shutil.copyfileobj(source, target, CHUNK)
-            os.rename(temporary, copy)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-    return copy
+    return local_file(Objects(state.settings["objects"]), key, Path(state.settings["data_dir"]), state.stop.check)
 
 
 def _check(state: WorkerState, path: Path, sha256: str) -> None:

@@ -17,14 +17,20 @@ import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from sqlalchemy import insert
 from starlette.requests import Request
 
 from examples.models import digits_mlp
+from service.datasets import Datasets
+from service.jobs import Job, JobStore, Spec
 from service.jobs.curves import Row
+from service.objects import Objects
 from service.problems import HttpProblem
 from service.routes import job_submission, jobs
 from service.sampling import Sampling
 from service.store.errors import StorageUnavailable
+from service.store.store import Store
+from service.store.tables import datasets as datasets_table
 from tests.service.conftest import Served, serve
 from tests.service.wire import FILE, file_of, read_file
 
@@ -445,3 +451,45 @@ def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_sto
 
     wanted = ["added", "woken"] if error is None else ["added"] if is_stored else ["added", "closed"]
     assert asyncio.run(scenario()) == wanted
+
+
+@pytest.mark.parametrize("deleted", ["/dataset_id", "/validation/dataset_id"])
+def test_a_job_whose_dataset_is_deleted_during_its_submission_is_refused_and_not_stored(tmp_path, monkeypatch, deleted):
+    closed: list[str] = []
+
+    async def scenario() -> tuple[HttpProblem, list[Any]]:
+        store, objects = Store(tmp_path), Objects(str(tmp_path / "objects"))
+        await store.open()
+        kept = Datasets(store, objects, tmp_path)
+        ids = {"/dataset_id": "dst_1", "/validation/dataset_id": "dst_2"}
+        for pointer, id in ids.items():
+            if pointer != deleted:
+                row = {"id": id, "tenant": "local", "name": "", "key": "datasets/a", "size": 1, "rows": 1}
+                row |= {"sha256": "a", "columns": "[]", "about": "{}", "created": 0.0}
+                await store.write(lambda db, row=row: db.execute(insert(datasets_table).values(**row)).rowcount)
+        rows = JobStore(store, "me")
+
+        async def close(tenant: str, id: str) -> None:
+            closed.append(id)
+
+        state = SimpleNamespace(runner=SimpleNamespace(jobs=rows), datasets=kept, sessions=SimpleNamespace(close=close))
+        request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
+        asked: Any = SimpleNamespace(
+            session_id=None, dataset_id="dst_1", validation=SimpleNamespace(dataset_id="dst_2")
+        )
+        spec = Spec("prg_1", "dst_1", "loss", {}, steps=1, every=1)
+        job = Job("job_1", "local", "ses_1", spec, 5, 0.0, 0.0)
+        session: Any = SimpleNamespace(tenant="local", id="ses_1", job="job_1")
+        with pytest.raises(HttpProblem) as refused:
+            await job_submission._added(request, asked, session, job, lambda connection: None)
+        found = await rows.page("local", "", 10)
+        await store.close()
+        return refused.value, found
+
+    problem, found = asyncio.run(scenario())
+
+    assert (problem.code, [(each.pointer, each.code) for each in problem.errors]) == (
+        "invalid-request",
+        [(deleted, "not-found")],
+    )
+    assert found == [] and closed == ["ses_1"]
