@@ -103,6 +103,8 @@ __all__ = [
     "clip",
     "clip_by_global_norm",
     "clip_by_norm",
+    "cofactors",
+    "cofactors_adjoint",
     "compress",
     "concat",
     "context_rows",
@@ -987,6 +989,12 @@ def clip_by_global_norm(*x: R | Array | Sequence[R | Array], max_norm: float) ->
 
 def clip_by_norm(x: R | Array, *, max_norm: float) -> R:
     """``out = x * min(1, max_norm / norm(x))``, with the 2-norm of all elements. The norm is differentiated too."""
+
+def cofactors(x: R | Array) -> R:
+    """Matrix of cofactors of each square matrix, the gradient of its determinant."""
+
+def cofactors_adjoint(x: R | Array, y: R | Array) -> R:
+    """Cotangent of the operand x of `cofactors`, for the cotangent y of its result: the second derivative of ``det(x)`` applied to y. The shapes are equal."""
 
 def compress(x: R | Array, condition: R | Array, *, axis: int | None = None) -> R:
     """The slices of x along `axis` at which the vector `condition` (bool) is true."""

@@ -138,6 +138,6 @@ def _operation(op: Op, arrays: Sequence[TensorType]) -> float:
     """Seconds for one of the operations that `work` counts."""
     if not arrays[0].is_float:
         return INTEGER_PRODUCT
-    if op.type in ("svd", "pinv", "eigh_factor", "eigvalsh_factor"):
+    if op.type in ("svd", "pinv", "cofactors_adjoint", "eigh_factor", "eigvalsh_factor"):
         return SPECTRAL
     return EINSUM if op.type == "einsum" else PRODUCT

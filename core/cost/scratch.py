@@ -52,6 +52,8 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "segment_prod": (4.0, 4.0),
     "slogdet": (2.5, 2.5),
     "det": (2.5, 2.5),
+    "cofactors": (8.0, 2.0),
+    "cofactors_adjoint": (9.5, 2.0),
     "solve": (2.0, 3.0),
     "svd": (2.0, 2.0),
     "eigh_factor": (2.5, 2.0),

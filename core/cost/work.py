@@ -69,6 +69,8 @@ def _exponential(op: Op, ins: list[Any], outs: list[Any]) -> int:
 
 CUBIC = (
     "cholesky_factor",
+    "cofactors",
+    "cofactors_adjoint",
     "det",
     "eigh_factor",
     "eigvalsh_factor",

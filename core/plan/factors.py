@@ -251,14 +251,45 @@ def lower_inverse(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], out)
 
 
+@lowers("cofactors")
+def lower_cofactors(low: Lowering, op: Op) -> None:
+    """The determinant times the transposed inverse, of a matrix with the smallest relevant number as each pivot of 0.
+
+    That number is a rounding error of the largest element of x.
+    """
+    made, flipped = _factored(low, op, op.inputs[0])
+    of, x, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
+    rank, info = len(type.shape), np.finfo(type.dtype)
+    largest = of.reduce("max", of("abs", x), frozenset({rank - 2, rank - 1}))
+    least = of(
+        "maximum", of.mul(largest, of.number(float(info.eps), type.dtype)), of.number(float(info.tiny), type.dtype)
+    )
+    zero, pivots = of.number(0.0, type.dtype), _diagonal(made.factors)
+    pivots = low.dense(of.where(of("equal", pivots, zero), reshaped(low, least, (*type.shape[:-2], 1)), pivots))
+    apart = positions(type.shape, (*(0 for _ in type.shape[:-2]), 1, -1))  # row minus column
+    spread = reshaped(low, pivots, (*type.shape[:-1], 1))
+    whole = low.dense(of.where(of("equal", apart, of.integer(0)), spread, made.factors))
+    t, order = _flat(low, whole), _orders(low, made, made.factors.shape, False)
+    between, inverse = (low.allocate(t.shape, t.dtype) for _ in range(2))
+    _substitute(low, op, t, None, between, False, True, order=order, ordered="y")
+    _substitute(low, op, t, between, inverse, True, False, "the matrix has a pivot of 0")
+    det = reshaped(low, _determinant(low, pivots, made), (*type.shape[:-2], 1, 1))
+    inverse = replace(inverse, shape=type.shape, strides=contiguous(type.shape))
+    turned = inverse if flipped else _transposed(inverse)
+    low.define(op.outputs[0], of.cast(of.mul(det, of.cast(turned, "float64")), type.dtype))
+
+
 @lowers("det")
 def lower_det(low: Lowering, op: Op) -> None:
-    """In float64: the product of many numbers of the diagonal may leave float32 before the last one."""
     made, _ = _factored(low, op, op.inputs[0])
-    of, type = Maker(low), low.type(op.outputs[0])
-    diagonal = of.cast(_diagonal(made.factors), "float64")
-    whole = reshaped(low, of.reduce("prod", diagonal, frozenset({len(type.shape)})), type.shape)
-    low.define(op.outputs[0], of.cast(of.mul(whole, of.cast(made.sign, "float64")), type.dtype))
+    low.define(op.outputs[0], Maker(low).cast(_determinant(low, _diagonal(made.factors), made), made.factors.dtype))
+
+
+def _determinant(low: Lowering, pivots: View, made: Factored) -> Entry:
+    """In float64: the product of many numbers of the diagonal may leave float32 before the last one."""
+    of, batch = Maker(low), made.sign.shape
+    whole = reshaped(low, of.reduce("prod", of.cast(pivots, "float64"), frozenset({len(batch)})), batch)
+    return of.mul(whole, of.cast(made.sign, "float64"))
 
 
 @lowers("slogdet")

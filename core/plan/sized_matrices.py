@@ -18,8 +18,8 @@ __all__: list[str] = []
 
 
 @rule(
-    "cholesky_factor", "det", "eigh_factor", "eigvalsh_factor", "inverse", "lu", "matrix_exp", "pinv", "qr_factor",
-    "slogdet", "svd",
+    "cholesky_factor", "cofactors", "det", "eigh_factor", "eigvalsh_factor", "inverse", "lu", "matrix_exp", "pinv",
+    "qr_factor", "slogdet", "svd",
 )  # fmt: skip
 def _of_each(low: Lowering, op: Op) -> None:
     (x,) = op.inputs

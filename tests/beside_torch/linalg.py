@@ -48,6 +48,31 @@ def qr(x: Any) -> Any:
     return q * way, r * way.mT
 
 
+def expanded(x: Any) -> Any:
+    """The determinant by Laplace's expansion along the first row, which has gradients at singular matrices."""
+    n = x.shape[-1]
+    if n == 0:
+        return torch.ones(x.shape[:-2], dtype=x.dtype)
+    rest = [torch.cat([x[..., 1:, :j], x[..., 1:, j + 1 :]], -1) for j in range(n)]
+    return sum((-1) ** j * x[..., 0, j] * expanded(rest[j]) for j in range(n))
+
+
+def cofactors(x: Any) -> Any:
+    n = x.shape[-1]
+    kept = [[k for k in range(n) if k != i] for i in range(n)]
+    if n < 2:  # none, or the determinant of no element
+        return torch.ones_like(x) + 0 * x
+    rows = [[(-1) ** (i + j) * expanded(x[..., kept[i], :][..., kept[j]]) for j in range(n)] for i in range(n)]
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+
+def cofactors_adjoint(x: Any, y: Any) -> Any:
+    if not x.requires_grad:
+        x = x.clone().requires_grad_()
+    (out,) = torch.autograd.grad((y * cofactors(x)).sum(), x, create_graph=True)
+    return out
+
+
 def matmul(x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> Any:
     x = x.mT if transpose_x and x.ndim > 1 else x
     return torch.matmul(x, y.mT if transpose_y and y.ndim > 1 else y)
@@ -104,6 +129,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "cdist": lambda x, y, p: torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
     "cholesky": lambda x, upper: torch.linalg.cholesky(symmetric(x), upper=upper),
     "cholesky_factor": lambda x: torch.linalg.cholesky(lower(x)),
+    "cofactors": cofactors,
+    "cofactors_adjoint": cofactors_adjoint,
     "cross": lambda x, y, axis: torch.linalg.cross(x, y, dim=axis),
     "det": lambda x: torch.linalg.det(x),
     "dot": lambda x, y: torch.linalg.vecdot(x, y),
@@ -165,6 +192,8 @@ MORE: dict[str, list[Inputs]] = {
     "cdist": [case((4, 3), (5, 3), p=p) for p in (1.0, 2.0, 2.5, float("inf"))] + [case((2, 1, 4, 3), (3, 5, 3))],
     "cholesky": [case(definite(n, n), upper=u) for n in (1, 2, 4) for u in (True, False)] + [case(definite(2, 3, 3))],
     "cholesky_factor": [case(definite(4, 4)), case(definite(2, 3, 3))],
+    "cofactors": SQUARE,
+    "cofactors_adjoint": [case(matrices(2, 3, n, n), matrices(2, 3, n, n, seed=1)) for n in (1, 2, 3, 4)],
     "cross": [case((2, 3, 4), (2, 3, 4), axis=1), case((4, 1, 3), (1, 5, 3))],
     "det": SQUARE,
     "dot": [case((4, 3), (4, 3)), case((2, 4, 3), (2, 4, 3))],

@@ -106,7 +106,7 @@ def _square(x: Type) -> None:
     same_size(x.dims[-2], x.dims[-1], "the matrices must be square")
 
 
-@rule("inverse", "cholesky", "cholesky_factor", "matrix_power", "matrix_exp")
+@rule("inverse", "cofactors", "cholesky", "cholesky_factor", "matrix_power", "matrix_exp")
 def of_square(x: Type, **attrs: Any) -> Type:
     _square(x)
     return x
@@ -116,6 +116,13 @@ def of_square(x: Type, **attrs: Any) -> Type:
 def number_of_square(x: Type, **attrs: Any) -> Type:
     _square(x)
     return Type(x.kind, x.dims[:-2])
+
+
+@rule("cofactors_adjoint")
+def alike_squares(x: Type, y: Type, **attrs: Any) -> Type:
+    same_dtype(x, y)
+    _square(y)
+    return of_square(x)
 
 
 @rule("slogdet")

@@ -1,4 +1,4 @@
-"""Linear systems, inverses, pseudo-inverses and determinants.
+"""Linear systems, inverses and pseudo-inverses.
 
 All axes but the last two are a batch. The VJP rules are the standard ones (Giles 2008, "An extended collection of
 matrix derivative results for forward and reverse mode algorithmic differentiation"). A singular matrix is an error of
@@ -14,8 +14,8 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, op
-from core.ops.common.elimination import all_finite, eliminated, replaced, solved
+from core.ir.registry import Example, op
+from core.ops.common.elimination import all_finite, replaced, solved
 from core.ops.common.matrices import (
     SINGULAR,
     attempt,
@@ -29,11 +29,9 @@ from core.ops.common.matrices import (
 from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
-from core.ops.elementwise.arithmetic import stop_gradient
-from core.ops.elementwise.math import log
 from core.ops.linalg.example_matrices import NONE, PAIR, D, R
 from core.ops.shape.diagonals import tril, triu
-from core.ops.shape.reshape import squeeze, unsqueeze
+from core.ops.shape.reshape import squeeze
 
 __all__: list[str] = []
 
@@ -188,105 +186,6 @@ def _triangular_examples():
 
 
 triangular_solve.example(_triangular_examples)
-
-
-@op
-def det(xp, x):
-    """Determinant of each square matrix.
-
-    The gradient is ``det(x) * inverse(x).T``. At a singular matrix it is an error of the run (singular_matrix),
-    although the matrix of cofactors exists there. Rounding often gives such a matrix a pivot that is not 0: then
-    the gradient is right up to rounding, but a derivative of it is not. Its relative error is about the machine epsilon
-    times the condition number of x, so at a matrix that is singular up to rounding no digit of it is right.
-    """
-    out, finite = xp.asarray(xp.linalg.det(x).astype(x.dtype)), all_finite(xp, x)
-    if bool(finite.all()):
-        return out
-
-    def product(x):
-        _, upper, _, sign = eliminated(xp, x)
-        return sign * xp.diagonal(upper, axis1=1, axis2=2).prod(-1)
-
-    return replaced(xp, ~finite, out, product, x)
-
-
-def _scalars(x: TensorType) -> TensorType:
-    return TensorType(x.shape[:-2], x.dtype)
-
-
-def _as_matrices(x):
-    return unsqueeze(x, axes=(-2, -1))
-
-
-det.infer(lambda x: _scalars(square(x, "det")))
-det.vjp(lambda ct, out, x: _as_matrices(ct * out) * transposed(inverse(x)))
-
-
-def _leibniz(x):
-    """The determinant of 3 x 3 matrices by the Leibniz formula."""
-    return (x[..., 0, :] * np.cross(x[..., 1, :], x[..., 2, :])).sum(-1)
-
-
-det.example(
-    lambda: [
-        Example((D,), (_leibniz(D),)),
-        Example((PAIR,), (_leibniz(PAIR),)),
-        Example((NONE,), (np.zeros(0),)),
-        Example((POINT,), (np.array(1.0),)),
-    ]
-)
-
-
-@op(outputs=("sign", "logabs"))
-def slogdet(xp, x):
-    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf. Where the determinant is
-    NaN, both are NaN.
-
-    The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
-    error of the run (singular_matrix).
-    """
-    found, finite = [xp.asarray(each.astype(x.dtype)) for each in xp.linalg.slogdet(x)], all_finite(xp, x)
-    if not bool(finite.all()):
-        found = [replaced(xp, ~finite, each, partial(_of_pivots, xp, i), x) for i, each in enumerate(found)]
-    lost = xp.isnan(found[0]) | xp.isnan(found[1])
-    return tuple(xp.where(lost, x.dtype.type(np.nan), each) for each in found)
-
-
-def _of_pivots(xp, i, x):
-    """The sign of the determinants (i = 0), or the logarithms of their sizes, by elimination."""
-    _, upper, _, sign = eliminated(xp, x)
-    pivots = xp.diagonal(upper, axis1=1, axis2=2)
-    return xp.log(xp.abs(pivots)).sum(-1) if i else sign * xp.sign(pivots).prod(-1)
-
-
-slogdet.infer(lambda x: (_scalars(square(x, "slogdet")),) * 2)
-slogdet.vjp(lambda ct, out, x: _as_matrices(ct[1]) * transposed(inverse(x)))
-slogdet.example(
-    lambda: [
-        Example((D,), (np.array(1.0), np.log(_leibniz(D)))),
-        Example((-PAIR,), (-np.ones(2), np.log(_leibniz(PAIR)))),
-        Example((NONE,), (np.zeros(0), np.zeros(0))),
-        Example((POINT,), (np.array(1.0), np.array(0.0))),
-    ]
-)
-
-
-@composite
-def logdet(x):
-    """Logarithm of each determinant: ``log(det(x))``. It is -inf where the determinant is 0, and NaN where it is
-    negative.
-    """
-    sign, logabs = slogdet(x)
-    return logabs + log(stop_gradient(sign))
-
-
-logdet.example(
-    lambda: [
-        Example((D,), (np.log(_leibniz(D)),)),
-        Example((PAIR,), (np.log(_leibniz(PAIR)),)),
-        Example((NONE,), (np.zeros(0),)),
-    ]
-)
 
 
 @op

@@ -16,7 +16,15 @@ cannot(
     "qr_factor",
     "svd",
 )
-cannot("ONNX has no operator for linear systems", "inverse", "slogdet", "solve", "triangular_solve")
+cannot(
+    "ONNX has no operator for linear systems",
+    "cofactors",
+    "cofactors_adjoint",
+    "inverse",
+    "slogdet",
+    "solve",
+    "triangular_solve",
+)
 
 
 @writes("matmul")
