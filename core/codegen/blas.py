@@ -6,7 +6,12 @@ SciPy's OpenBLAS then computes on the thread that calls it, for the rest of the 
 from __future__ import annotations
 
 import ctypes
+import importlib
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any
 
 from core.codegen.denormals import vanishing
 from core.codegen.llvm import I64, Function, IRValue, element_type, literal
@@ -31,15 +36,28 @@ ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 @cache
 def address_of(routine: str) -> int:
     """The address of a routine of BLAS or LAPACK with Fortran's calling convention. It uses no threads of its own."""
-    from scipy.linalg import cython_blas, cython_lapack
-
     use_one_thread("scipy")  # the pool of the step shares the work
-    capsule = {**cython_lapack.__pyx_capi__, **cython_blas.__pyx_capi__}[routine]
+    capsule = {**_capsules("cython_lapack"), **_capsules("cython_blas")}[routine]
     name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
     pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
     return int(pointer_of(capsule, name_of(capsule)))
+
+
+def _capsules(name: str) -> dict[str, Any]:
+    """The functions in C of a module of `scipy.linalg`, by name.
+
+    It is loaded without the package, whose import takes as long as the compilation of many steps. A later import of the
+    package finds the same module.
+    """
+    (package,) = importlib.import_module("scipy").__path__
+    spec = PathFinder.find_spec(f"scipy.linalg.{name}", [str(Path(package, "linalg"))])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"SciPy has no module linalg.{name}")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dict(module.__pyx_capi__)
 
 
 def function(module: Module, name: str, each: Gemm, vanishes: bool = False) -> Function:

@@ -71,11 +71,10 @@ def one_blas_thread() -> Iterator[None]:
 @cache
 def _libraries(package: str) -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
     """For each OpenBLAS of a package: the functions that read and set its number of threads."""
-    importlib.import_module(f"{package}.linalg")  # the library is loaded once, here or before
     found = []
     home = Path(importlib.import_module(package).__file__ or "").parent.parent
     for path in sorted(home.glob(f"{package}.libs/libscipy_openblas*")):
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))  # loaded once in a process, here or by the package
         for suffix in SUFFIXES:
             count = getattr(library, f"scipy_openblas_get_num_threads{suffix}", None)
             set_threads = getattr(library, f"scipy_openblas_set_num_threads{suffix}", None)
