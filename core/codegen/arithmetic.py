@@ -15,7 +15,7 @@ from core.ir.precision import HALVES
 
 __all__ = ["Arithmetic"]
 
-EXACT = frozenset({"fabs", "floor", "ceil", "trunc", "rint"})
+EXACT = frozenset({"fabs", "floor", "ceil", "trunc", "rint", "arithmetic.fence"})
 """Intrinsics of a 16-bit float whose results are numbers of its dtype."""
 
 _SUFFIX = {"float32": "f32", "float64": "f64"} | dict.fromkeys(HALVES, "f32")
@@ -98,6 +98,13 @@ class Arithmetic:
         full = f"@llvm.{name}.{suffix}"
         self.declarations.add(f"declare {returned} {full}({', '.join(a.type for a in args)})")
         return self.op(f"call {returned} {full}({', '.join(map(str, args))})", dtype, lanes)
+
+    def fence(self, value: IRValue) -> IRValue:
+        """The same bits, in the same register. LLVM does not search the instructions behind a fence for patterns.
+
+        Integers have no fence: they are returned as they are.
+        """
+        return self.intrinsic("arithmetic.fence", value) if value.is_float else value
 
     def fma(self, a: IRValue, b: IRValue, c: IRValue) -> IRValue:
         """``a * b + c``, rounded once."""

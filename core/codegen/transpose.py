@@ -99,15 +99,21 @@ def _line(f: Function, base: str, step: str, number: IRValue, dtype: str) -> IRV
 
 
 def transposed_square(f: Function, rows: list[IRValue]) -> list[IRValue]:
-    """The columns of a square whose rows are vectors. Elements of missing rows are undefined in the result."""
+    """The columns of a square whose rows are vectors. Elements of missing rows are undefined in the result.
+
+    Fences keep LLVM from trying to merge each exchange with all those before it, which takes more time than the rest of
+    the compilation. Rows that are missing or constant make exchanges simpler, and get no fence.
+    """
     width = rows[0].lanes
     vectors = [*rows, *[IRValue("poison", rows[0].dtype, width)] * (width - len(rows))]
-    step = width // 2
+    step, computed = width // 2, all(each.name.startswith("%") for each in vectors)
     while step:  # exchange the off-diagonal quarters of ever smaller squares
         for i in range(width):
             if not i & step:
                 vectors[i], vectors[i + step] = _exchanged(f, vectors[i], vectors[i + step], step)
         step //= 2
+        if step and computed:
+            vectors = [f.fence(each) for each in vectors]
     return vectors
 
 
