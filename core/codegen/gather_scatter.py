@@ -7,7 +7,7 @@ Rows of one element are read or added in blocks, whose indices are checked toget
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
@@ -15,7 +15,6 @@ from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
 from core.codegen.prefetch import ahead, fetch
 from core.codegen.reductions import combine
-from core.codegen.vector_slices import unravel
 from core.ir.precision import HALVES
 from core.plan.instructions import Gather, ScatterAdd
 
@@ -35,6 +34,9 @@ __all__ = [
 BLOCK = 8
 """Rows of one element in a block."""
 
+SLABS = 4
+"""Slabs to which elements are added in turn."""
+
 ROW = 40
 """The work of finding one row in memory, in operations."""
 
@@ -50,22 +52,42 @@ def gather_function(name: str, each: Gather) -> Function:
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
     polls_by_control(f, gather_work(each))
-    first = f.param("first")
-    if outer == 1 and inner == 1:
-        first = _in_blocks(f, first, f.param("end"), lambda row: _gather_block(f, each, row))
-    with f.loop(first, f.param("end"), polls=True) as row:
-        o, i = (I64(0), row) if outer == 1 else unravel(f, row, (outer, count))
-        at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
-        source = slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
-        target = f.at(f.param("out"), f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
-        nbytes = inner * itemsize(each.x.dtype)
-        if outer == 1 and inner > 1 and ahead(nbytes):
-            later = f.intrinsic("smin", f.binary("add", row, I64(ahead(nbytes))), I64(count - 1))
-            at = f.convert(f.load(f.at(f.param("index"), later, each.index.dtype), each.index.dtype), "int64")
-            fetch(f, f.param("x"), f.op(f"mul {at}, {inner}", "int64"), each.x.dtype, nbytes)
-        f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
+    nbytes = inner * itemsize(each.x.dtype)
+
+    def rows(o: IRValue, first: IRValue, end: IRValue) -> None:
+        """Rows `first` to `end` of slab `o`."""
+        source, target = (
+            slab(f, f.param(x), o, n, I64(0), inner, each.x.dtype) for x, n in (("x", size), ("out", count))
+        )
+        if inner == 1:
+            first = _in_blocks(f, first, end, lambda row: _gather_block(f, each, source, target, row))
+        with f.loop(first, end, polls=True) as i:
+            at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
+            if outer == 1 and inner > 1 and ahead(nbytes):
+                later = f.intrinsic("smin", f.binary("add", i, I64(ahead(nbytes))), I64(count - 1))
+                soon = f.convert(f.load(f.at(f.param("index"), later, each.index.dtype), each.index.dtype), "int64")
+                fetch(f, f.param("x"), f.op(f"mul {soon}, {inner}", "int64"), each.x.dtype, nbytes)
+            here, there = (f.at(base, f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
+                           for base, row in ((source, at), (target, i)))  # fmt: skip
+            f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+            f.do(f"call void @llvm.memcpy.p0.p0.i64({there}, {here}, i64 {nbytes}, i1 false)")
+
+    if outer == 1:
+        rows(I64(0), f.param("first"), f.param("end"))
+    else:
+        for_each_slab(f, count, rows)
     return f
+
+
+def for_each_slab(f: Function, count: int, rows: Callable[[IRValue, IRValue, IRValue], None]) -> None:
+    """``rows(slab, first, end)`` for the slabs of `count` rows in which rows `first` to `end` lie."""
+    count = max(count, 1)  # no row is in a slab of none
+    first, end = f.param("first"), f.param("end")
+    past = f.op(f"udiv {f.binary('add', end, I64(count - 1))}, {count}", "int64")
+    with f.loop(f.op(f"udiv {first}, {count}", "int64"), past, polls=True) as o:
+        before = f.op(f"mul nsw {o}, {count}", "int64")
+        start, stop = (f.binary("sub", each, before) for each in (first, end))
+        rows(o, f.intrinsic("smax", start, I64(0)), f.intrinsic("smin", stop, I64(count)))
 
 
 def _in_blocks(f: Function, first: IRValue, end: IRValue, write: Callable[[IRValue], None]) -> IRValue:
@@ -77,12 +99,13 @@ def _in_blocks(f: Function, first: IRValue, end: IRValue, write: Callable[[IRVal
     return whole
 
 
-def _gather_block(f: Function, each: Gather, row: IRValue) -> None:
+def _gather_block(f: Function, each: Gather, source: IRValue, target: IRValue, row: IRValue) -> None:
+    """A block of rows of one element, from `row` on. source, target: the addresses of row 0 of their slab."""
     dtype = each.x.dtype
     stored = "uint16" if dtype in HALVES else dtype
     for k, at in enumerate(_block_of_positions(f, each, row, each.x.shape[1])):
-        value = f.load(f.at(f.param("x"), at, stored), stored)
-        f.store(value, f.at(f.param("out"), f.binary("add", row, I64(k)), stored))
+        value = f.load(f.at(source, at, stored), stored)
+        f.store(value, f.at(target, f.binary("add", row, I64(k)), stored))
 
 
 def _block_of_positions(f: Function, each: Gather | ScatterAdd, row: IRValue, size: int) -> list[IRValue]:
@@ -100,45 +123,80 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     """
     pointers, numbers = PARAMS[:4], PARAMS[4:]
     f = Function(name, [*pointers, *([("rows", "ptr")] if each.rows else []), *numbers], noalias=False)
-    outer, size, inner = each.out.shape
-    count, dtype, given, width = _count(each), each.out.dtype, each.x.dtype, _lanes(each)
+    outer, _, inner = each.out.shape
+    count = I64(_count(each))
     polls_by_control(f, gather_work(each))
-    first, end, whole = f.param("first"), f.param("end"), inner // width
-    slabs, columns, tail = (first, end), (I64(0), I64(whole * width)), IRValue("true", "bool")
+    first, end = f.param("first"), f.param("end")
+    if inner == 1 and each.rows is None and each.out.dtype == each.x.dtype:
+        _scatter_elements(f, each)
+        return f
+    whole = inner // _lanes(each)
+    slabs, columns, tail = (first, end), (I64(0), I64(whole)), IRValue("true", "bool")
     if outer == 1:
-        slabs = (I64(0), I64(1))
-        ends = (first, f.intrinsic("smin", end, I64(whole)))
-        columns = tuple(f.op(f"mul nsw {each}, {width}", "int64") for each in ends)  # type: ignore[assignment]
+        slabs, columns = (I64(0), I64(1)), (first, f.intrinsic("smin", end, I64(whole)))
         tail = f.compare("icmp sgt", end, I64(whole))
-    begin = I64(0)
-    if outer == 1 and inner == 1 and each.rows is None and dtype == given:
-        some = f.select(f.compare("icmp sgt", end, first), I64(count), I64(0))
-        begin = _in_blocks(f, I64(0), some, lambda row: _scatter_block(f, each, row))
-    with f.loop(*slabs, polls=True) as o, f.loop(begin, I64(count), polls=True) as i:
-        at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
-        target = slab(f, f.param("out"), o, size, at, inner, dtype)
-        source = slab(f, f.param("x"), o, each.x.shape[1], row_of(f, each, i), inner, given)
-
-        def reduce(j: IRValue, lanes: int, target: IRValue = target, source: IRValue = source) -> None:
-            here = f.at(target, j, dtype)
-            more = f.convert(f.load(f.at(source, j, given), given, lanes), dtype)
-            f.store(combine(f, each.op, f.load(here, dtype, lanes), more), here)
-
-        if whole:
-            with f.loop(*columns, width) as j:
-                reduce(j, width)
-        if inner % width:
-            with f.when(tail), f.loop(I64(whole * width), I64(inner)) as j:
-                reduce(j, 1)
+    with f.loop(*slabs, polls=True) as o, f.loop(I64(0), count, polls=True) as i:
+        _scatter_row(f, each, o, i, columns, tail)
     return f
 
 
-def _scatter_block(f: Function, each: ScatterAdd, row: IRValue) -> None:
-    dtype = each.out.dtype
-    for k, at in enumerate(_block_of_positions(f, each, row, each.out.shape[1])):
-        here = f.at(f.param("out"), at, dtype)
-        more = f.load(f.at(f.param("x"), f.binary("add", row, I64(k)), dtype), dtype)
-        f.store(combine(f, each.op, f.load(here, dtype), more), here)
+def _scatter_row(
+    f: Function, each: ScatterAdd, o: IRValue, i: IRValue, columns: tuple[IRValue, IRValue], tail: IRValue
+) -> None:
+    """Reduce one row of slab `o`: the vectors of `columns`, and if `tail` the elements after the last whole vector."""
+    (_, size, inner), dtype, given, width = each.out.shape, each.out.dtype, each.x.dtype, _lanes(each)
+    at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
+    target = slab(f, f.param("out"), o, size, at, inner, dtype)
+    source = slab(f, f.param("x"), o, each.x.shape[1], row_of(f, each, i), inner, given)
+
+    def reduce(j: IRValue, lanes: int) -> None:
+        here = f.at(target, j, dtype)
+        more = f.convert(f.load(f.at(source, j, given), given, lanes), dtype)
+        f.store(combine(f, each.op, f.load(here, dtype, lanes), more), here)
+
+    if inner >= width:
+        from_, to = (f.op(f"mul nsw {each}, {width}", "int64") for each in columns)
+        with f.loop(from_, to, width) as j:
+            reduce(j, width)
+    if inner % width:
+        with f.when(tail), f.loop(I64(inner // width * width), I64(inner)) as j:
+            reduce(j, 1)
+
+
+def _scatter_elements(f: Function, each: ScatterAdd) -> None:
+    """Reduce rows of one element: those of some slabs in turn, since a sum often waits for the one before it."""
+    outer, count = each.out.shape[0], _count(each)
+    first, end = f.param("first"), f.param("end")
+
+    def slabs(o: IRValue, number: int) -> None:
+        some = [f.binary("add", o, I64(k)) if k else o for k in range(number)]
+        rest = _in_blocks(f, I64(0), I64(count), lambda row: _scatter_block(f, each, some, row))
+        with f.loop(rest, I64(count)) as i:
+            for one in some:
+                _scatter_row(f, each, one, i, (I64(0), I64(1)), IRValue("true", "bool"))
+
+    if outer == 1:
+        with f.when(f.compare("icmp sgt", end, first)):
+            slabs(I64(0), 1)
+        return
+    left = f.binary("sub", end, first)
+    whole = f.binary("add", first, f.op(f"and {left}, {-SLABS}", "int64"))
+    with f.loop(first, whole, SLABS, polls=True) as o:
+        slabs(o, SLABS)
+    with f.loop(whole, end, polls=True) as o:
+        slabs(o, 1)
+
+
+def _scatter_block(f: Function, each: ScatterAdd, slabs: Sequence[IRValue], row: IRValue) -> None:
+    """A block of rows of one element in each of some slabs, from `row` on."""
+    dtype, (_, size, inner) = each.out.dtype, each.out.shape
+    targets = [slab(f, f.param("out"), o, size, I64(0), inner, dtype) for o in slabs]
+    sources = [slab(f, f.param("x"), o, each.x.shape[1], row, inner, dtype) for o in slabs]
+    for k, at in enumerate(_block_of_positions(f, each, row, size)):
+        for source, target in zip(sources, targets, strict=True):
+            here = f.at(target, at, dtype)
+            more = f.load(f.at(source, I64(k), dtype), dtype)
+            f.store(combine(f, each.op, f.load(here, dtype), more), here)
 
 
 def indexed_units(each: Gather | ScatterAdd) -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
 from core.codegen import backend, parallel
+from core.codegen.gather_scatter import gather_function
+from core.codegen.machine import load
+from core.codegen.module import Module
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
@@ -13,7 +18,8 @@ from core.ir.errors import ExecutionError
 from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.instructions import ScatterAdd
+from core.plan.instructions import Gather, ScatterAdd
+from core.plan.memory import Root, View, contiguous
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of, compiled
@@ -212,3 +218,47 @@ def test_rows_of_one_element_in_blocks_equal_numpys(count, index):
         for place in {0, count // 2, count - 1}:
             with pytest.raises(ExecutionError, match="index"):
                 compiled("gather", table[:5], np.where(np.arange(count) == place, wrong, ids).astype(index))
+
+
+@pytest.mark.parametrize("slabs", [2, 4, 5, 9])
+@pytest.mark.parametrize("count", [1, 8, 19])
+def test_elements_of_several_slabs_equal_numpys(slabs, count):
+    r = np.random.default_rng(count)
+    ids = r.integers(-5, 5, count)
+    for dtype in ("float32", "float64", "bfloat16", "int8"):
+        x, more = ((8 * r.standard_normal((slabs, n))).astype(as_dtype(dtype)) for n in (5, count))
+        np.testing.assert_array_equal(compiled("gather", x, ids, axis=1), x[:, ids])
+        wanted = np.zeros((slabs, 5), x.dtype)
+        if dtype != "bfloat16":
+            for k, at in enumerate(ids):
+                wanted[:, at] += more[:, k]
+            np.testing.assert_array_equal(compiled("scatter_add_like", more, ids, x, axis=1), wanted)
+    for place in {0, count // 2, count - 1}:
+        wrong = np.where(np.arange(count) == place, 5, ids)
+        with pytest.raises(ExecutionError, match="index"):
+            compiled("gather", x, wrong, axis=1)
+        with pytest.raises(ExecutionError, match="index"):
+            compiled("scatter_add_like", more, wrong, x, axis=1)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_range_of_gathered_rows_writes_only_these(width):
+    sizes = {"x": (4, 5, width), "index": (19,), "out": (4, 19, width)}
+    views = {
+        name: View(Root(0), "int64" if name == "index" else "float32", shape, contiguous(shape))
+        for name, shape in sizes.items()
+    }
+    f = gather_function("rows", Gather(**views, check=1))
+    module = Module()
+    module.functions.append(f)
+    library = load(module.text())
+    run = library.function("rows", *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 3)
+    r = np.random.default_rng(0)
+    x, index = r.standard_normal((4, 5, width)).astype("float32"), r.integers(-5, 5, 19)
+
+    for first, end in ((0, 76), (3, 17), (17, 41), (19, 38), (70, 76), (30, 30)):
+        out, error = np.full((76, width), 7, "float32"), np.zeros(8, "int64")
+        run(x.ctypes.data, index.ctypes.data, out.ctypes.data, error.ctypes.data, 1, first, end)
+        wanted = np.full_like(out, 7)
+        wanted[first:end] = x[:, index].reshape(76, width)[first:end]
+        np.testing.assert_array_equal(out, wanted)
