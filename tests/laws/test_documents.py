@@ -26,6 +26,7 @@ def round_trip(program: Program) -> Program:
     return read(json.loads(json.dumps(write(program), allow_nan=False)))
 
 
+@pytest.mark.sampled(1, each="name")
 @pytest.mark.parametrize(("name", "i"), SENT)
 def test_an_op_survives_write_and_read(name: str, i: int) -> None:
     program = program_of(name, i)

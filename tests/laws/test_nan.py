@@ -44,6 +44,7 @@ def inputs_read(name: str, i: int) -> list[int]:
     return floats(args)
 
 
+@pytest.mark.sampled(1, each="name")
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if inputs_read(*case)])
 def test_a_nan_input_gives_a_nan_result(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]

@@ -36,6 +36,7 @@ def loss_and_arguments(case: str, normalised: bool = False, **attrs: Any) -> tup
     return b.build([b.emit("ctc_loss", log_probs, *others, blank=blank, **attrs)]), args
 
 
+@pytest.mark.sampled(1, each="case")
 @pytest.mark.parametrize("normalised", [False, True], ids=["log_probs", "logits"])
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 @pytest.mark.parametrize("case", CASES)
