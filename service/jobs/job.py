@@ -46,7 +46,7 @@ REASONS = {
     "deadline": "the deadline of the job passed",
     "numeric-error": "the loss, a gradient or a metric was not finite",
     "execution-failed": "a step failed",
-    "dataset-unavailable": "the file of the dataset cannot be read",
+    "dataset-unavailable": "the file of the dataset is missing or damaged",
     "session-changed": "another client changed the session",
     "session-lost": "the session was closed or lost",
     "out-of-memory": "no worker had the memory for a step",

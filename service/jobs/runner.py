@@ -14,7 +14,7 @@ from service.jobs.job import ENDED, Job
 from service.jobs.sessions import Sessions
 from service.jobs.store import Fenced, JobStore
 from service.jobs.stream import Bell
-from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Training
+from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Training, storage_is_away
 from service.problems import HttpProblem
 from service.store.errors import StorageError
 
@@ -161,7 +161,7 @@ class Runner:
             except (EngineError, StorageError, HttpProblem) as error:
                 if job.progress.step > before:
                     failures, pause = 0, FIRST_PAUSE_S
-                if not isinstance(error, QueueFull | NoCapacity | StorageError):
+                if not (isinstance(error, QueueFull | NoCapacity | StorageError) or storage_is_away(error)):
                     failures += 2 if isinstance(error, HttpProblem) and error.code == LOST else 1
                 log.info("job %s waits after a failure: %s", job.id, error)
                 if failures >= MOST_FAILURES:

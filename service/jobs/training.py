@@ -27,7 +27,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.store.errors import StorageError
 
-__all__ = ["CHUNK_S", "LOST", "MOST_FAILURES", "Checkpointed", "Ended", "Training"]
+__all__ = ["CHUNK_S", "LOST", "MOST_FAILURES", "Checkpointed", "Ended", "Training", "storage_is_away"]
 
 log = logging.getLogger("backpass.jobs")
 
@@ -54,6 +54,11 @@ OF_CODES = {
 
 Checkpointed = Callable[[Session, Job, int, Collection[int]], Awaitable[str]]
 """Makes a checkpoint of the session after a step of the job, which replaces those of other steps; returns its id."""
+
+
+def storage_is_away(error: Exception) -> bool:
+    """Whether the error is a full disk, or a database or a store of files that does not answer: it may pass."""
+    return from_exception(error).code in ("storage-full", "storage-unavailable")
 
 
 class Waits(Exception):
@@ -117,7 +122,7 @@ class Training:
         except WAITS:
             raise
         except RemoteError as error:
-            if error.kind in ("memory", "internal"):
+            if error.kind in ("memory", "internal") or storage_is_away(error):
                 raise
             await self._finish(_failed(OF_CODES.get(error.code, "execution-failed"), error))
         except HttpProblem as problem:
@@ -146,7 +151,11 @@ class Training:
             return
         ends = at.stops or at.step >= spec.steps
         if at.step != at.saved_at and (self._is_best or self._checkpoint_is_due(ends)):
-            await self._save(ends)
+            try:
+                await self._save(ends)
+            except (EngineError, HttpProblem, StorageError):
+                self._must_go_on()  # a canceled job does not wait for its checkpoint
+                raise
             return
         if ends:
             raise Ended("succeeded", "early-stop" if at.stops else "completed")

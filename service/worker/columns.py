@@ -17,10 +17,11 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
-from service.objects import Objects
+from service.objects import DamagedFile, Objects
 from service.objects.copies import local_file, place_of
 from service.objects.tensor_file import mapped
 from service.sampling import Rows, Sampling
+from service.worker.checkpoint_file import FULL
 from service.worker.memory import require
 from service.worker.state import WorkerState
 
@@ -46,7 +47,10 @@ class Stored:
     lossless: LRU[bool]
 
     def columns(self, state: WorkerState, key: str) -> Arrays:
-        """The columns of the dataset with this key. Raises ExecutionError (dataset_unavailable)."""
+        """The columns of the dataset with this key.
+
+        Raises ExecutionError (dataset_unavailable, storage_full, storage_unavailable).
+        """
         held = self.files.get(key)
         if held is not None:
             return held[0]
@@ -55,9 +59,13 @@ class Stored:
             path = local_file(*_place(state.settings, key), poll=state.stop.check)
             number = path.stat().st_ino
             found, _ = mapped(path)
+        except FileNotFoundError as error:
+            raise ExecutionError("the file of the dataset is missing", "dataset_unavailable") from error
+        except DamagedFile as error:
+            raise ExecutionError(f"the file of the dataset is damaged: {error}", "dataset_unavailable") from error
         except OSError as error:
             text = f"the file of the dataset cannot be read: {error.strerror or error}"
-            raise ExecutionError(text, "dataset_unavailable") from error
+            raise ExecutionError(text, "storage_full" if error.errno in FULL else "storage_unavailable") from error
         self.files.put(key, (found, number))
         return found
 

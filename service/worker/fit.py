@@ -120,7 +120,8 @@ class Source:
     def __init__(
         self, state: WorkerState, session: WorkerSession, data: Mapping[str, Any], metrics: Sequence[str] = ()
     ) -> None:
-        """Raises ExecutionError (dataset_unavailable), also if the file lacks a column."""
+        """Raises ExecutionError (dataset_unavailable, storage_full, storage_unavailable); the first one also if the
+        file lacks a column."""
         held = stored(state).columns(state, data["key"])
         types = {v.name: v.type for v in session.cached.program.feeds}
         self.sampling = sampling_of(data)

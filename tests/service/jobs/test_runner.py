@@ -17,6 +17,7 @@ from service.jobs.curves import joined
 from service.jobs.early_stop import EarlyStop
 from service.jobs.job import Validation
 from service.jobs.store import Fenced, Turn
+from service.jobs.training import MOST_FAILURES
 from service.problems import HttpProblem
 from service.store.errors import StorageUnavailable
 from service.worker import fit
@@ -432,6 +433,55 @@ async def test_a_failure_that_stays_ends_the_job_with_its_reason_and_its_problem
     assert (done.state, done.reason) == ("failed", reason)
     assert done.error is not None
     assert "a defect" not in str(done.error)
+
+
+AWAY = [
+    RemoteError("execution", "storage_unavailable", "stored data cannot be reached", {}),
+    RemoteError("execution", "storage_full", "no space is left for stored data", {}),
+    HttpProblem("storage-unavailable", "the session cannot be rebuilt now"),
+]
+
+
+@pytest.mark.parametrize("error", AWAY)
+@pytest.mark.parametrize("op", ["session.fit", "a checkpoint"])
+async def test_a_job_waits_until_files_can_be_read_and_written_again(house, monkeypatch, op, error):
+    failures = [error] * (3 * MOST_FAILURES)
+
+    def fails(name: str) -> None:
+        if name == op and failures:
+            raise failures.pop()
+
+    save = house.checkpointed
+
+    async def checkpointed(*given: Any) -> str:
+        fails("a checkpoint")
+        return await save(*given)
+
+    monkeypatch.setattr(house, "checkpointed", checkpointed)
+    runner = await house.runner()
+    house.sessions.before = fails
+    done = await until(runner, await house.submit(runner, steps=20, checkpoint_steps=5))
+
+    assert (done.state, done.reason, failures) == ("succeeded", "completed", [])
+    assert [step for _, step in house.saved] == [5, 10, 15, 20]
+    assert await curve(runner, done) == by_steps(house, described(), 20)[1]
+
+
+@pytest.mark.parametrize("error", AWAY)
+async def test_a_job_whose_checkpoint_cannot_be_written_can_be_canceled(house, monkeypatch, error):
+    tried = asyncio.Event()
+
+    async def checkpointed(*given: Any) -> str:
+        tried.set()
+        raise error
+
+    monkeypatch.setattr(house, "checkpointed", checkpointed)
+    runner = await house.runner()
+    job = await house.submit(runner, steps=20, checkpoint_steps=5)
+    await tried.wait()
+    await runner.jobs.ask("local", job.id, "cancel")
+
+    assert (await until(runner, job)).state == "canceled"
 
 
 async def test_a_job_repeats_a_call_that_was_given_up_after_the_loss_of_its_workers(house):
