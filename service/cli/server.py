@@ -37,6 +37,9 @@ log = logging.getLogger("backpass.server")
 RESERVE_S = 5.0
 """Part of the grace period, at most a quarter of it, for everything after the calls: sessions, jobs, workers."""
 
+LEAVING_S = 5.0
+"""Time from the orderly end of the service to that of its process, which a busy machine may slow down."""
+
 CANCELED_S = 0.5
 """Time that canceled requests get to send their answers."""
 
@@ -117,6 +120,8 @@ class Server(uvicorn.Server):
             await self._metrics.shutdown()
         await super().shutdown(sockets)
         log.info("the service has ended in %.1f s", self._drain.seconds)
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, LEAVING_S)
 
     async def _calls(self, until: float) -> None:
         """Wait for the end of the running requests; cancel those that still run `until` seconds after the signal."""

@@ -101,6 +101,18 @@ def test_a_service_that_hangs_at_its_end_is_ended_by_the_kernel(tmp_path) -> Non
         assert served.process.wait(60) == -signal.SIGALRM
 
 
+def test_a_process_that_leaves_slowly_after_an_orderly_end_has_status_0(tmp_path) -> None:
+    program = (
+        "import atexit, sys, time; from service.cli.main import main\n"
+        "atexit.register(time.sleep, 3.5)\n"
+        "sys.exit(main(['serve']))"
+    )
+    with serve(tmp_path, command=["-c", program], workers=1, graceful_shutdown=0.5) as served:
+        served.process.send_signal(signal.SIGTERM)
+
+        assert served.process.wait(60) == 0
+
+
 def test_a_part_of_the_service_that_fails_or_hangs_at_its_end_stops_nothing(tmp_path) -> None:
     program = """
 import asyncio, sys
