@@ -137,8 +137,10 @@ class Ingest:
             stored, is_new = await self._stored(tenant, source, options, named, folder)
         except HttpProblem as problem:
             again = await self._uploads.get(tenant, upload.id) if problem.code == "not-found" else None
-            if again is None or again.dataset is None:
+            if again is None:
                 raise
+            if again.dataset is None:
+                raise StorageUnavailable("the bytes of the upload are missing or cannot be read") from problem
             return await self.of_upload(tenant, again, options, named, folder)  # another request was faster
         await self._uploads.used(tenant, upload, stored.id, options.document())
         return stored, is_new

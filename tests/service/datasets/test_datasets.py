@@ -398,6 +398,24 @@ def test_a_conversion_whose_upload_another_request_has_converted_meanwhile_has_i
     run(tmp_path, scenario)
 
 
+def test_an_upload_whose_bytes_cannot_be_found_is_not_called_deleted(tmp_path):
+    async def scenario(house):
+        text = b"a,b\n1,2.5\n3,4.5\n"
+        made = await house.uploads.create("a", len(text), "dataset", None)
+        (tmp_path / "part").write_bytes(text)
+        upload = await house.uploads.append("a", made.id, 0, tmp_path / "part", len(text))
+        (tmp_path / "objects").rename(tmp_path / "away")
+        async with house.ingest.folder() as folder:
+            with pytest.raises(StorageUnavailable, match="bytes of the upload"):
+                await house.ingest.of_upload("a", upload, Options("csv"), Named(), folder)
+        (tmp_path / "away").rename(tmp_path / "objects")
+        async with house.ingest.folder() as folder:
+            found, is_new = await house.ingest.of_upload("a", upload, Options("csv"), Named(), folder)
+        assert (found.rows, is_new) == (2, True)
+
+    run(tmp_path, scenario)
+
+
 def _has_ended(pid: int) -> bool:
     end = time.monotonic() + 60
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
