@@ -121,7 +121,19 @@ def test_the_first_of_equal_numbers_is_the_pivot_and_the_sign_is_that_of_the_per
     np.testing.assert_allclose(emulated("eliminate", "det", x)[0], np.linalg.det(x), rtol=1e-14)
 
 
-@pytest.mark.parametrize("op", ["cholesky_factor", "inverse", "slogdet"])
+def test_the_gradient_of_a_determinant_of_singular_matrices_is_the_matrix_of_cofactors():
+    x = np.stack(
+        [np.zeros((3, 3)), np.outer([1.0, 2, 3], [0.5, -1, 2]), np.arange(1.0, 10).reshape(3, 3), np.eye(3, k=1)]
+    )
+    rows = [x[:, i] for i in range(3)]
+    wanted = np.stack([np.cross(rows[i - 2], rows[i - 1]) for i in range(3)], 1)
+
+    (found,) = emulated("eliminate", "cofactors", x)
+
+    np.testing.assert_allclose(found, wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("op", ["cholesky_factor", "det", "inverse", "slogdet"])
 def test_gradients_agree_with_the_reference_executor(op):
     x = definite("float64", 2, 11, 11)
     block = block_of(op, x)
