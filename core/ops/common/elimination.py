@@ -1,7 +1,8 @@
-"""Gaussian elimination and Cholesky factors of matrices with elements that are not finite.
+"""Gaussian elimination and Cholesky factors of matrices with elements that are not finite, or denormal.
 
 LAPACK skips the division by a pivot that is NaN or infinite, so some of its results are finite although they depend on
-a NaN, or on the quotient of two infinities. Here all follows IEEE arithmetic. NaN counts as the largest number of a
+a NaN, or on the quotient of two infinities. OpenBLAS skips that by a denormal pivot, or multiplies by its reciprocal,
+which is infinite. Here all follows IEEE arithmetic. NaN counts as the largest number of a
 column, as in machine code.
 """
 
@@ -10,14 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from core.ir.errors import ExecutionError
 
-__all__ = ["all_finite", "eliminated", "factored", "replaced", "solved"]
+__all__ = ["all_finite", "all_ordinary", "eliminated", "factored", "replaced", "solved"]
 
 
 def all_finite(xp: Any, x: Any) -> Any:
     """A bool for each matrix."""
     return xp.isfinite(x).all(axis=(-2, -1))
+
+
+def all_ordinary(xp: Any, x: Any, dtype: Any) -> Any:
+    """A bool for each matrix: whether its elements are finite, and none is denormal in `dtype`."""
+    size = xp.abs(x)
+    return (xp.isfinite(x) & ((size >= float(np.finfo(dtype).tiny)) | (size == 0))).all(axis=(-2, -1))
 
 
 def replaced(xp: Any, where: Any, out: Any, f: Callable[..., Any], *operands: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.elimination import all_finite, eliminated
+from core.ops.common.elimination import all_ordinary, eliminated
 from core.ops.common.matrices import matrices, multiplied, square, transposed
 from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative
@@ -45,7 +45,7 @@ def lu(xp, x):
     factors = scipy_function(xp, "linalg", "lu")
     lower, upper, rows = xp.zeros_like(x), xp.zeros_like(x), xp.zeros(x.shape[:-1], "int64")
     for at in np.ndindex(*x.shape[:-2]):
-        if bool(all_finite(xp, x[at])):
+        if bool(all_ordinary(xp, x[at], x.dtype)):
             p, lower[at], upper[at] = factors(x[at], check_finite=False)
             rows[at] = xp.argmax(p, axis=0)
         else:

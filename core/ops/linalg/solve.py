@@ -15,7 +15,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
-from core.ops.common.elimination import all_finite, replaced, solved
+from core.ops.common.elimination import all_ordinary, replaced, solved
 from core.ops.common.matrices import (
     SINGULAR,
     attempt,
@@ -46,20 +46,20 @@ def inverse(xp, x):
 
 
 def _solved(xp, x, y, problem, lapack):
-    """``lapack(x, y)`` for the finite matrices of a batch, and the solution by elimination for the others.
+    """``lapack(x, y)`` for the ordinary matrices of a batch, and the solution by elimination for the others.
 
     y: matrices with the batch of x, or of another one that broadcasts. Raises ExecutionError (singular_matrix) with
     `problem`.
     """
-    finite = all_finite(xp, x)
-    if bool(finite.all()):
+    ordinary = all_ordinary(xp, x, "float64")  # in which LAPACK computes, also for float32
+    if bool(ordinary.all()):
         return attempt(xp, SINGULAR, problem, lapack, x, y)
     identity = xp.eye(x.shape[-1], dtype=x.dtype)
-    out = attempt(xp, SINGULAR, problem, lapack, xp.where(finite[..., None, None], x, identity), y)
+    out = attempt(xp, SINGULAR, problem, lapack, xp.where(ordinary[..., None, None], x, identity), y)
     batch = out.shape[:-2]
-    finite = xp.broadcast_to(finite, batch)
+    ordinary = xp.broadcast_to(ordinary, batch)
     x, y = (xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (x, y))
-    return replaced(xp, ~finite, out, lambda x, y: solved(xp, x, y, SINGULAR, problem), x, y)
+    return replaced(xp, ~ordinary, out, lambda x, y: solved(xp, x, y, SINGULAR, problem), x, y)
 
 
 inverse.infer(lambda x: square(x, "inverse"))
@@ -140,7 +140,9 @@ def triangular_solve(xp, x, y, *, upper: bool = True, transpose: bool = False, u
         raise ExecutionError("the triangular matrix is singular: it has a zero on its diagonal", SINGULAR)
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = xp.zeros((*batch, *y.shape[-2:]), y.dtype)
-    if out.size and batch and x.shape[-1] < 32:
+    pivots = xp.abs(xp.diagonal(x, axis1=-2, axis2=-1))
+    denormal = not unitriangular and bool(((pivots > 0) & (pivots < float(np.finfo(x.dtype).tiny))).any())
+    if out.size and ((batch and x.shape[-1] < 32) or denormal):
         # for small matrices one batched LU call is faster than substitution per matrix
         triangle = (xp.triu if upper else xp.tril)(x, (1 if upper else -1) if unitriangular else 0)
         triangle = triangle + xp.eye(x.shape[-1], dtype=x.dtype) if unitriangular else triangle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -346,3 +347,24 @@ def test_the_quotient_of_two_infinities_in_a_system_is_nan():
     assert np.isnan(run("det", x))
     assert np.isnan(run("cholesky", np.full((2, 2), inf))[1]).all()
     np.testing.assert_array_equal(run("solve", np.array([[inf, 1.0], [1.0, 2.0]]), np.ones(2)), [0, 0.5])
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float32", 1e-40), ("float64", 1e-310)])
+def test_factors_and_solutions_of_denormal_matrices_are_right(dtype, unit):
+    """BLAS does not divide by denormal pivots, or multiplies by their infinite reciprocals."""
+    whole = np.array([[2.0, 0.25, -4.0], [1.0, 1.5, 0.5], [-8.0, 0.5, 3.0]]) * 16
+    x = np.stack([whole * unit, whole]).astype(dtype)
+    y = x @ np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], dtype)
+    close = partial(np.testing.assert_allclose, rtol=2e-3)
+
+    for call in (run, run_native):
+        lower, upper, rows = call("lu", x)
+        close(lower, call("lu", x[1])[0] + np.zeros_like(x))
+        np.testing.assert_array_equal(rows[0], rows[1])
+        np.testing.assert_allclose(lower @ upper, np.take_along_axis(x, rows[..., None], 1), rtol=1e-2, atol=100 * unit)
+        for each, right in zip(x, y, strict=True):
+            (found,) = np.asarray(call("solve", each, right)).reshape(1, 3, 2)
+            close(found, [[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]])
+            triangle = np.triu(each)
+            (found,) = np.asarray(call("triangular_solve", triangle, triangle @ found)).reshape(1, 3, 2)
+            close(found, [[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]])
