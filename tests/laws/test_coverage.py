@@ -32,6 +32,7 @@ RARE = (
 """The same for further examples, which have open sizes in unusual places, no elements, or wrong operands."""
 
 EXPECTED: dict[str, set[str]] = {
+    "only second gradients of determinants need it, and most of its time is a decomposition": {"cofactors_adjoint"},
     "tells the client something during the run": {"print"},
 }  # fmt: skip
 """Reason -> the ops for which it holds."""
