@@ -34,8 +34,8 @@ NO_INVERSE = "the matrix is singular and has no inverse"
 def det(xp, x):
     """Determinant of each square matrix.
 
-    The gradient is the matrix of cofactors, also where x is singular, and so is the second gradient. Third gradients
-    need the inverse: at a singular matrix they are an error of the run (singular_matrix).
+    The gradient is the matrix of `cofactors`, also where x is singular; second gradients exist there, too. Third
+    gradients need the inverse: at a singular matrix they are an error of the run (singular_matrix).
     """
     out, finite = xp.asarray(xp.linalg.det(x).astype(x.dtype)), all_finite(xp, x)
     if bool(finite.all()):
