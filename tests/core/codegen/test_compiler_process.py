@@ -21,7 +21,7 @@ from core.codegen.compiler_process import GOOD, CompilerProcess
 from core.codegen.compilers import Compilers
 from core.ir.errors import ExecutionError
 from core.ir.stop import watched_by
-from tests.processes import children, is_running, until_asked
+from tests.processes import children, halt, is_running, until_asked
 
 DOUBLE = """
 define i64 @double(i64 %x) {
@@ -73,7 +73,7 @@ def test_a_crash_costs_one_compilation(compiler: CompilerProcess, sent: signal.S
     compiler.compile([DOUBLE])
     assert compiler.pid is not None
     first = compiler.pid
-    os.kill(first, signal.SIGSTOP)  # it ends before it answers the request
+    halt(first)  # it ends before it answers the request
 
     def end() -> None:
         until_asked(first)
@@ -221,7 +221,7 @@ def test_a_watch_stops_a_compilation_with_its_process(compiler: CompilerProcess)
     compiler.compile([DOUBLE])
     assert compiler.pid is not None
     first = compiler.pid
-    os.kill(first, signal.SIGSTOP)
+    halt(first)
 
     started = time.monotonic()
     with pytest.raises(Stopped), watched_by(Impatient(0.05)):
@@ -235,7 +235,7 @@ def test_a_watch_stops_a_compilation_with_its_process(compiler: CompilerProcess)
 def test_a_watch_ends_the_wait_for_the_compilation_of_another_thread(compiler: CompilerProcess):
     compiler.compile([DOUBLE])
     assert compiler.pid is not None
-    os.kill(compiler.pid, signal.SIGSTOP)
+    halt(compiler.pid)
     other = threading.Thread(target=compiler.compile, args=([DOUBLE],))
     other.start()
     until_asked(compiler.pid)
@@ -272,7 +272,7 @@ def test_a_long_module_does_not_delay_a_short_one(monkeypatch: pytest.MonkeyPatc
         long = "\n".join(DOUBLE.replace("double", f"double{i}") for i in range(3))
         compilers.compile([long])
         assert compilers._long.pid is not None
-        os.kill(compilers._long.pid, signal.SIGSTOP)
+        halt(compilers._long.pid)
         waiting = threading.Thread(target=compilers.compile, args=([long],))
         waiting.start()
         until_asked(compilers._long.pid)

@@ -18,7 +18,7 @@ import pytest
 
 from service.worker.compiling import Compilations
 from tests.policy_nests import nest
-from tests.processes import children, command, until_asked
+from tests.processes import children, command, halt, until_asked
 from tests.service.conftest import Served, serve
 from tests.service.wire import array, opened, problem, regression, tensors
 
@@ -51,7 +51,7 @@ def until_parked(served: Served) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     try:
         yield
     finally:
@@ -98,7 +98,7 @@ def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
         before = array(client.get(f"{path}/parameters").json()["parameters"]["w"])
         compiler = compiler_of(one)
         request = {"seq": 3, "fetch": ["prediction"], **BODY}
-        os.kill(compiler, signal.SIGSTOP)
+        halt(compiler)
         held = pool.submit(client.post, f"{path}/steps", json=request)
         until_asked(compiler)  # a process that ended before would be replaced
         os.kill(compiler, signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_a_deadline_ends_the_compilation_of_llvm_and_the_worker_serves_on(one: S
     with opened(client, SKETCH, optimizer=SGD) as path:
         two_steps(client, path)
         worker, compiler = client.get("/v1/workers").json()["workers"][0]["pid"], compiler_of(one)
-        os.kill(compiler, signal.SIGSTOP)
+        halt(compiler)
         request = {"seq": 3, "fetch": ["prediction"], "deadline_s": 2, **BODY}  # the plan is ready earlier
 
         problem(client.post(f"{path}/steps", json=request), 504, "deadline-exceeded")
