@@ -67,8 +67,8 @@ def gather_function(name: str, each: Gather) -> Function:
                 later = f.intrinsic("smin", f.binary("add", i, I64(ahead(nbytes))), I64(count - 1))
                 soon = f.convert(f.load(f.at(f.param("index"), later, each.index.dtype), each.index.dtype), "int64")
                 fetch(f, f.param("x"), f.op(f"mul {soon}, {inner}", "int64"), each.x.dtype, nbytes)
-            here, there = (f.at(base, f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
-                           for base, row in ((source, at), (target, i)))  # fmt: skip
+            here = f.at(source, f.op(f"mul nsw {at}, {inner}", "int64"), each.x.dtype)
+            there = f.at(target, f.op(f"mul nsw {i}, {inner}", "int64"), each.x.dtype)
             f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
             f.do(f"call void @llvm.memcpy.p0.p0.i64({there}, {here}, i64 {nbytes}, i1 false)")
 

@@ -195,7 +195,7 @@ def drawn_lookups(seed: int):
 
 
 def test_random_steps_with_lookups_agree_with_the_reference_executor():
-    beside, seeds = 0, min(32, EXAMPLES // 10)  # `make test-all` runs all of them
+    beside, seeds = 0, min(32, EXAMPLES // 10)  # `make test-all` draws 32 programs
     for seed in range(seeds):
         block, values = drawn_lookups(seed)
         driver = EmulatedDriver(seed, watches=seed % 4 == 0, multiplies=seed % 3 == 0)

@@ -1,8 +1,8 @@
 """Gaussian elimination and Cholesky factors of matrices with elements that are not finite, or denormal.
 
 LAPACK skips the division by a pivot that is NaN or infinite, so some of its results are finite although they depend on
-a NaN, or on the quotient of two infinities. OpenBLAS skips that by a denormal pivot, or multiplies by its reciprocal,
-which is infinite. Here all follows IEEE arithmetic. NaN counts as the largest number of a
+a NaN, or on the quotient of two infinities. OpenBLAS skips the division by a denormal pivot, or multiplies by the
+reciprocal of the pivot, which is infinite. Here all follows IEEE arithmetic. NaN counts as the largest number of a
 column, as in machine code.
 """
 

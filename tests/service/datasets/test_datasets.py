@@ -17,7 +17,7 @@ import pytest
 from service.datasets import Datasets
 from service.datasets.ingest import Ingest, Named
 from service.datasets.options import Options
-from service.datasets.uploads import Uploads
+from service.datasets.uploads import Upload, Uploads
 from service.objects import Objects
 from service.objects.tensor_file import mapped
 from service.problems import HttpProblem
@@ -378,12 +378,17 @@ def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_pa
     run(tmp_path, scenario)
 
 
+async def uploaded_csv(house: Any, tmp_path: Path) -> Upload:
+    """A complete upload of the tenant "a"."""
+    text = b"a,b\n1,2.5\n3,4.5\n"
+    made = await house.uploads.create("a", len(text), "dataset", None)
+    (tmp_path / "part").write_bytes(text)
+    return await house.uploads.append("a", made.id, 0, tmp_path / "part", len(text))
+
+
 def test_a_conversion_whose_upload_another_request_has_converted_meanwhile_has_its_dataset(tmp_path):
     async def scenario(house):
-        text = b"a,b\n1,2.5\n3,4.5\n"
-        made = await house.uploads.create("a", len(text), "dataset", None)
-        (tmp_path / "part").write_bytes(text)
-        upload = await house.uploads.append("a", made.id, 0, tmp_path / "part", len(text))
+        upload = await uploaded_csv(house, tmp_path)
 
         async def convert() -> Any:
             async with house.ingest.folder() as folder:
@@ -400,10 +405,7 @@ def test_a_conversion_whose_upload_another_request_has_converted_meanwhile_has_i
 
 def test_an_upload_whose_bytes_cannot_be_found_is_not_called_deleted(tmp_path):
     async def scenario(house):
-        text = b"a,b\n1,2.5\n3,4.5\n"
-        made = await house.uploads.create("a", len(text), "dataset", None)
-        (tmp_path / "part").write_bytes(text)
-        upload = await house.uploads.append("a", made.id, 0, tmp_path / "part", len(text))
+        upload = await uploaded_csv(house, tmp_path)
         (tmp_path / "objects").rename(tmp_path / "away")
         async with house.ingest.folder() as folder:
             with pytest.raises(StorageUnavailable, match="bytes of the upload"):

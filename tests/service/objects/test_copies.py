@@ -34,7 +34,7 @@ def test_a_file_of_a_directory_is_not_copied(tmp_path):
     assert copies(tmp_path) == set()
 
 
-def test_a_copy_that_is_stopped_leaves_nothing(tmp_path, remote, monkeypatch):
+def test_an_interrupted_copy_leaves_no_file(tmp_path, remote, monkeypatch):
     monkeypatch.setattr(of_copies, "PIECE", 2)
     remote.write("datasets/abc", [b"content"])
 
