@@ -37,7 +37,7 @@ def pytest_configure(config: Any) -> None:
     settings.load_profile("backpass")
 
 
-THINNER = 8.0
+THINNER = 16.0
 """Factor of the numbers of `sampled`, so that `make test` stays within its 15 minutes."""
 
 

@@ -185,6 +185,7 @@ def collected(bound, given, runs=None, stop=None):
     return found, error
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sets", [2, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_in_a_row_equal_single_ones_with_stacks_that_grow_errors_and_an_end_before_the_last(sets, seed):

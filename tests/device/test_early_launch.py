@@ -40,6 +40,7 @@ def layers() -> Block:
     return optimize(b.build([b.emit("softmax", b.emit("softmax", x, axis=0), axis=1)]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("architecture", "waits"), [("sm_80", False), ("sm_90", True), ("sm_100", True)])
 def test_an_entry_waits_for_the_launch_before_it_and_then_lets_the_next_one_start(architecture, waits):
     code = write_device_step(plan_block(layers(), DEVICE_TARGET), 4, 64, Rules(launch=0.0))

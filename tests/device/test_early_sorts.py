@@ -95,6 +95,7 @@ def test_a_step_whose_times_are_measured_runs_one_launch_after_the_other():
     assert all(each.beside == 0 for each in code.launches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_sorts_beside_the_step_change_no_results_in_any_order_of_the_streams(seed):
     block, values = lookups("a", "b")
@@ -122,6 +123,7 @@ def test_a_step_that_does_not_wait_for_its_sort_is_wrong(monkeypatch):
         native(Run(), *values)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("failing", range(1, 5))
 def test_a_launch_that_fails_behind_a_sort_leaves_no_stream_alone(failing, captured, monkeypatch):

@@ -88,6 +88,7 @@ class Uncompiled(EmulatedBackend):
         return lambda run, *args: ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_analysis_counts_the_ops_between_the_regions_of_a_random_program(seed):
     backend = Uncompiled()

@@ -23,6 +23,7 @@ def drawn(rng: random.Random, most: int) -> list[Extent]:
     return [*found, ANYWHERE] if rng.random() < 0.05 else found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_two_sets_overlap_if_a_pair_of_their_extents_does(seed):
     rng = random.Random(seed)

@@ -69,6 +69,7 @@ def instruction(unit: tuple[Segment, ...]) -> Fake:
     return only
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("window", [0, 1, 8, 1000])
 def test_batches_hold_every_unit_behind_those_that_it_depends_on(window):
     for seed in range(60):

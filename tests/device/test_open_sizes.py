@@ -56,6 +56,7 @@ def test_a_step_on_chosen_rows_is_one_region_and_equals_the_reference_executor(p
                 same(found, want)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_threads_on_chosen_rows_never_race(program):
     executable = gradient(sketch(program, 40, np.arange(40) % 3 == 0))

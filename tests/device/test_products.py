@@ -187,6 +187,7 @@ def test_nan_and_infinity_spread_only_along_their_row_of_a_16_bit_product(dtype)
     assert np.isfinite(np.delete(found.astype(np.float32), [3, 4], axis=0)).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_long_sums_are_added_in_parts_with_the_same_bits_in_any_order_of_threads(dtype):
     rng = np.random.default_rng(2)

@@ -313,6 +313,7 @@ def test_an_index_error_of_one_run_leaves_the_next_run_alone():
         assert found.tolist() == [[0, 1, 2], [9, 10, 11]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", ["allocate", "pinned"])
 @pytest.mark.parametrize("before", range(4))
 def test_a_run_without_memory_is_refused_and_the_next_one_is_right(call, before):

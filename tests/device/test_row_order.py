@@ -141,6 +141,7 @@ def order_of(how: MergeSort, block: int) -> DeviceCode:
     return DeviceCode(module.text(), (Launch("order", 1, block, shared=threads.shared_bytes),), 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("block", [32, 96, 256])
 def test_a_merge_sort_is_stable_for_all_keys(block, dtype):

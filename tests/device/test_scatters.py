@@ -262,6 +262,7 @@ def framed(first: int, count: int, step: int, length: int, stride: int, op: str)
     return b.build([b.emit(op, x, places, like, axis=1)]), values
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [0, 5])
 @pytest.mark.parametrize(
     ("count", "step", "length", "stride"),
@@ -322,6 +323,7 @@ def test_an_index_with_a_pattern_that_leaves_the_rows_or_is_read_elsewhere_stays
     assert twice.instructions[1] is scatter_of
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
 @pytest.mark.parametrize(("count", "size"), [(16, 50000), (8192, 50000), (1 << 20, 50000)])
 def test_scatters_of_real_sizes_become_machine_code_without_spilled_registers(count, size):

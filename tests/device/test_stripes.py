@@ -102,6 +102,7 @@ def test_bits_do_not_depend_on_the_launch():
         assert one.tobytes() == two.tobytes() == three.tobytes()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("least", "terms"), [(1, 4), (6, 4), (4, 1)])
 def test_operands_whose_rows_begin_between_two_vectors_agree_with_the_reference_executor(least, terms):
     """Rows lie 6 or 18 numbers apart, so that only some of them, or of the matrices, begin at 16 bytes times n."""

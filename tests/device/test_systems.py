@@ -52,6 +52,7 @@ def emulated(kind: str, op: str, *values: np.ndarray, **attrs: Any) -> list[np.n
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("n", "dtype"), SIZES)
 def test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype):
     x = definite(dtype, 3, n, n)
@@ -99,6 +100,7 @@ def test_the_solution_of_a_triangular_system_fulfils_it(n, k, unit, units, upper
     close(whole @ z, y, "float64", 4 * n)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("n", "dtype"), SIZES)
 def test_an_inverse_and_a_solution_by_elimination_fulfil_their_equations(n, dtype):
     x, y = noise(dtype, 3, n, n, seed=4), noise(dtype, 3, n, 2)

@@ -43,17 +43,20 @@ def agree(s: Sketch, *inputs: str, order: int = 1, whole: bool = True) -> None:
 LOSS = GradientQuery(loss="loss")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("trips", "order"), [(0, 1), (1, 1), (300, 1), (0, 2), (9, 2)])
 def test_a_loop_that_writes_and_reads_an_array_is_one_region(trips, order):
     agree(recurrence(trips), "w", "x", order=order)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs_on_arrays_agree_with_the_reference_executor(seed):
     """Elements of one thread, and of more numbers than a block has threads."""
     agree(array_program(seed, width=(2, 600)[seed % 2], rooms=1 + seed % 2), "h0", "k0", whole=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_arrays_of_other_floats_agree_with_the_reference_executor(dtype):
     agree(array_program(3, dtype, 17), "h0", "k0", whole=False)
@@ -66,6 +69,7 @@ def test_many_random_programs_on_arrays_agree_with_the_reference_executor(seed, 
     agree(array_program(seed, rooms=1 + seed % 2), "h0", "k0", order=order, whole=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_threads_on_arrays_never_race(seed):
     """The emulator reports a read or a write that no barrier separates from another thread's write."""

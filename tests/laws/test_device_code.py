@@ -139,6 +139,7 @@ def test_all_blocks_of_a_long_row_kernel_are_resident_without_spills(name, value
         assert 132 < each.grid <= 65536 // (registers * each.block) * 132
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_step_on_tensor_arrays_becomes_machine_code_that_spills_nothing(architecture):
     for name, sketch in (("recurrence", recurrence(9, "float32")), ("random", array_program(3, "float32", 17))):

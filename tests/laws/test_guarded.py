@@ -65,6 +65,7 @@ def test_an_op_and_its_gradient_access_only_their_arrays(name, i, guards):
         same(guarded.array, value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
 def test_a_kernel_of_a_long_row_accesses_only_its_arrays(vectors, rest, guards):
     block = chain(vectors * lanes("float32") + rest, "float32")

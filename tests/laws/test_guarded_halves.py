@@ -23,6 +23,7 @@ SIZES = (1, 15, 17, 31, 33, 49)
 """One element more or less than whole vectors."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_of_any_length_access_only_their_arrays(size, dtype, guards):

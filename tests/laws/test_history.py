@@ -103,8 +103,8 @@ def concurrently(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answe
 def test_variants_of_a_program_differ_in_their_results():
     """If they did not differ, the law above would prove nothing."""
     apart = 0
-    for seed in range(20):
+    for seed in range(8):
         plus, minus, *_ = variants(seed)
         assert plus.document == minus.document  # 0.0 == -0.0 in Python
         apart += answer(plus) != answer(minus)
-    assert apart >= 10
+    assert apart >= 4

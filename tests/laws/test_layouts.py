@@ -105,6 +105,7 @@ def has_elements(x: Value) -> bool:
     return x.type.is_static and x.rank > 0 and 0 not in x.shape
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("carried", [False, True])
 def test_a_result_whose_transpose_is_stored_first_has_the_right_layout(order, carried):

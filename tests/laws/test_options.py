@@ -57,6 +57,7 @@ def stopped(document: Document, chosen: Any) -> Document:
     return document
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_stop_in_a_block_stops_gradients_of_both_orders(part):
     for seed in seeds(part, 5):
@@ -121,6 +122,7 @@ ACTIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_hook_on_ops_acts_in_every_run_of_a_block_or_function(part):
     for seed in seeds(part, 12):

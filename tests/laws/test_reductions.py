@@ -64,6 +64,7 @@ def compare(seed: int) -> None:
             )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", [*range(3), *(pytest.param(part, marks=pytest.mark.slow) for part in range(3, 6))])
 def test_gradients_of_reductions_agree_with_the_reference_executor(part):
     for seed in range(part * 20, part * 20 + 20):

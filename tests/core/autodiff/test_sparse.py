@@ -318,6 +318,7 @@ def in_dtype(s: Lookups, dtype: str) -> Lookups:
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_half_and_single_precision_add_up_in_the_same_order(dtype):
     for make in (once, twice, in_a_loop_and_before_and_behind_it, twice_a_trip, branches_in_a_loop):

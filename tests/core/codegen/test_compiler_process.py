@@ -149,6 +149,7 @@ def test_modules_that_call_each_other_are_one_library(kept: CompilerProcess, cou
     assert library.function("six_times", ctypes.c_int64, returns=ctypes.c_int64)(7) == 42
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_one_invalid_text_among_several_raises(compiler: CompilerProcess, wrong: int):
     texts = [DOUBLE, SIX_TIMES, TRIPLE]

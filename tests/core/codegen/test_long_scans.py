@@ -65,6 +65,7 @@ def test_a_recurrence_is_finite_again_after_an_overflow():
         np.testing.assert_allclose(out, [1e20, np.inf, 1e20, 1e20, 2], rtol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("slope", [0.0, 1e-4, -1e-4, 3e-2])
 def test_the_logarithm_of_a_running_sum_of_exponentials_is_precise(layout, slope):

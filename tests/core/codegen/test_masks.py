@@ -16,6 +16,7 @@ def values(shape, dtype="float32"):
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_triangles_equal_numpys(shape):
     x = values(shape)
@@ -60,6 +61,7 @@ def test_shifted_elements_leave_zeros(steps):
     np.testing.assert_array_equal(compiled("shift", x, axis=1, steps=steps), wanted)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(1,), (4, 33), (3, 5, 17), (2, 20_000)])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_the_position_of_an_extreme_is_that_of_the_first_one_or_of_a_nan(shape, name):

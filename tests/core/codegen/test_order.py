@@ -93,6 +93,7 @@ def test_the_first_positions_are_those_of_the_whole_order(size, k, largest):
         np.testing.assert_array_equal(values, np.take_along_axis(x, whole, 1)[:, :k])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int16", "uint8", "bool"])
 def test_the_first_positions_are_those_of_the_whole_order_for_every_dtype_and_axis(dtype):
     x = rows("float32", (40, 3, 36)).astype(as_dtype(dtype)) if "float" in dtype else rows(dtype, (40, 3, 36))
@@ -103,6 +104,7 @@ def test_the_first_positions_are_those_of_the_whole_order_for_every_dtype_and_ax
         np.testing.assert_array_equal(positions, order.take(range(4), axis))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "k"), [(9, 5), (40, 40), (130, 66), (700, 1), (700, 350), (3000, 2999)])
 def test_a_position_within_the_order_is_that_of_the_whole_order(size, k):
     for dtype in ("float32", "float64", "int64", "uint8"):
@@ -114,6 +116,7 @@ def test_a_position_within_the_order_is_that_of_the_whole_order(size, k):
             np.testing.assert_array_equal(position, np.argsort(x, -1, kind="stable")[:, k - 1])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_part_within_the_order_has_no_memory_for_others(axis, dtype):

@@ -54,6 +54,7 @@ def test_parallel_sums_equal_numpys(shape, axes):
     np.testing.assert_array_equal(largest, value.max(axes))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(40, 3, 16), (7, 1, 5), (9, 20, 64), (8, 50, 17), (2, 6, 5, 33), (30, 2, 200)])
 def test_sums_that_chunks_do_not_share_have_the_bits_of_one_thread(shape, monkeypatch):
     from core.ir import TensorType

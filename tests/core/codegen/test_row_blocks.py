@@ -140,6 +140,7 @@ def test_short_rows_of_16_bit_floats_equal_the_reference_executor(make: Callable
     assert blocks
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 def test_short_rows_of_integers_equal_the_reference_executor(size, dtype, blocks):

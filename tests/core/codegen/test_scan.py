@@ -25,6 +25,7 @@ def test_cumulative_sums_and_products_equal_numpys_to_the_bit(shape, axis, dtype
     np.testing.assert_array_equal(compiled("cumprod", x, axis=axis), np.cumprod(x, axis, "float64").astype(dtype))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", [16, 17, 40, 128, 300, 1000])
 @pytest.mark.parametrize("outer", [1, 9])
 def test_scans_of_wide_rows_equal_numpys_to_the_bit(outer, inner):
@@ -94,6 +95,7 @@ def test_running_logarithms_of_sums_handle_infinities_and_large_numbers(dtype):
     np.testing.assert_allclose(found, np.logaddexp.accumulate(x), rtol=1e-6 if dtype == "float32" else 1e-14)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sign", ["max", "min"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("shape", "dtype"), [((12, 19), "float32"), ((140, 37), "float32"), ((70, 21), "float64")])
@@ -116,6 +118,7 @@ def test_running_positions_of_extremes_keep_the_first_of_equals_and_stay_at_a_na
     np.testing.assert_array_equal(found, wanted if axis else wanted.T)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 70, 257, 270])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_logarithms_of_running_sums_of_some_rows(rows, dtype):

@@ -138,6 +138,7 @@ def test_reductions_along_transposed_arrays_equal_the_reference_executor(dtype, 
     assert turned_rows
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
 def test_reductions_of_transposed_integers_and_bools_equal_the_reference_executor(dtype, turned_rows):
     b = BlockBuilder()

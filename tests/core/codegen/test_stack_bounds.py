@@ -48,6 +48,7 @@ def shares(rows: int, columns: int, values: int, dtype: str) -> Block:
     return optimize(b.build([out]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("values", "dtype"), [(1, "float64"), (3, "float32"), (12, "float64")])
 def test_rows_of_any_length_and_many_values_fit_on_the_stack(values, dtype):
     block = shares(2, 131_072, values, dtype)

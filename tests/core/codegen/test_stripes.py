@@ -216,6 +216,7 @@ def test_attention_of_16_bit_floats_agrees_with_the_reference_executor(name, dty
     agree(block, values, BACKENDS["repeats"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rows", "columns", "least"), [(66, 70, 1), (68, 64, 3), (130, 66, 64)])
 def test_products_of_16_bit_pairs_agree_in_stripes_of_few_rows(rows, columns, least):
     for batch in ((), (2,)):

@@ -28,6 +28,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("chain", [0, 9])
 def test_a_sum_of_equal_numbers_is_their_product_with_the_count(shape, axes, chain):

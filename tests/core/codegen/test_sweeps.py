@@ -98,6 +98,7 @@ def test_a_chain_of_many_sums_is_written_in_a_time_that_grows_with_its_length():
     assert instructions(40) < 2.5 * instructions(20)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 @pytest.mark.parametrize("width", [40, 67, 300])
 def test_a_mask_with_a_long_way_is_read_by_later_sweeps(dtype, width):

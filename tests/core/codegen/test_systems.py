@@ -44,6 +44,7 @@ def close(found: np.ndarray, wanted: np.ndarray, dtype: str, size: int) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=8 * size * np.finfo(dtype).eps * np.abs(wanted).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", SIZES)
 def test_a_cholesky_factor_times_its_transpose_is_the_matrix_whose_upper_triangle_is_not_read(n, dtype):
@@ -77,6 +78,7 @@ def test_the_solution_of_a_triangular_system_fulfils_it_and_the_rest_of_the_matr
         close((whole.T if transpose else whole) @ z.astype("float64"), y, dtype, 4 * n)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", SIZES)
 def test_lu_factors_multiply_to_the_matrix_with_the_pivots_that_lapack_chooses(n, dtype):
@@ -126,6 +128,7 @@ def test_matrices_and_right_hand_sides_broadcast():
             np.testing.assert_allclose(whole @ shown, np.broadcast_to(wanted, shown.shape), atol=1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("op", "attrs", "y"),
     [
@@ -175,6 +178,7 @@ def test_a_system_and_its_adjoint_share_one_decomposition():
     np.testing.assert_allclose(cx, -right @ np.linalg.solve(x, y).T, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "n"), TALL)
 def test_orthonormal_columns_times_a_triangle_are_the_matrix(m, n, dtype):
@@ -215,6 +219,7 @@ def test_eigenvectors_and_values_rebuild_the_matrix_whose_upper_triangle_is_not_
     np.testing.assert_array_equal(first_of_the_large(wide) > 0, True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (7, 4), (4, 9), pytest.param(90, 60, marks=pytest.mark.slow)])
 def test_singular_vectors_and_values_rebuild_the_matrix_and_its_pseudo_inverse(m, n, dtype):
@@ -231,6 +236,7 @@ def test_singular_vectors_and_values_rebuild_the_matrix_and_its_pseudo_inverse(m
     np.testing.assert_allclose(x @ inverse @ x, x, atol=1e-4 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "n"), [(2, 2), (9, 4), (70, 33)])
 def test_the_gradient_of_a_qr_decomposition_of_dependent_columns_is_an_error(m, n, dtype):
@@ -302,6 +308,7 @@ def test_gradients_of_both_orders_agree_with_differences(kind):
     np.testing.assert_allclose(hessian, curve, rtol=1e-4, atol=1e-4 * np.abs(curve).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 3, 17, pytest.param(50, marks=pytest.mark.slow)])
 def test_the_exponential_of_a_diagonalized_matrix_has_the_exponentials_of_its_eigenvalues(n, dtype):

@@ -313,6 +313,7 @@ def pairs(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", OF_TWO)
 def test_functions_of_two_arguments_are_within_their_bounds(name, dtype):
@@ -391,6 +392,7 @@ def test_the_bits_do_not_depend_on_the_instructions(name, dtype):
     assert np.array_equal(found, expected, equal_nan=True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("order", [1, 2, 3, 7, 20])
 def test_polygamma_of_every_order_agrees_with_hurwitz_zeta(order, dtype, monkeypatch):

@@ -187,6 +187,7 @@ def test_rows_of_any_length_are_convolved_to_their_last_element(width, dtype):
     agree_in_all_forms(plain(width, dtype, out=1 + width % 7))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "out", "height", "width"),
@@ -210,6 +211,7 @@ def test_the_work_of_a_convolution_counts_its_multiplications_and_additions_in_e
     assert flops == 3 * [2 * (2 * 6 * 4 * 4) * (4 * 3 * 3)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("out", "size", "kinds"),
     [

@@ -121,6 +121,7 @@ def test_many_channels_and_pixels_take_this_form(adjoint):
     assert wanted.isdisjoint(kinds(convolved((5, 5), 16, 16, adjoint=adjoint)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(16, 32), (14, 14), (9, 41)])
 def test_the_error_is_below_the_stated_bound_and_near_that_of_direct_sums(size, dtype):
@@ -135,6 +136,7 @@ def test_the_error_is_below_the_stated_bound_and_near_that_of_direct_sums(size, 
     assert (np.abs(found - wanted) <= (64 + 12) * 16 * EPS[dtype] * np.abs(x).max() * weights).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(32, 32), (14, 14), (9, 41)])
 def test_the_error_of_an_adjoint_to_filters_is_below_the_stated_bound(size, dtype):

@@ -120,6 +120,7 @@ def test_gradients_with_room_of_feeds_and_parameters_equal_those_of_known_sizes(
     assert_equal_for_all_sizes(made, lambda **sized: compile_gradient(made.program, query, made.fetched, **sized))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(14, 18))
 def test_an_evaluation_with_room_equals_that_of_known_sizes_and_integers_behind_them_are_0(seed, monkeypatch):
     check_integers_behind_sizes(monkeypatch)

@@ -95,6 +95,7 @@ def nest() -> Sketch:
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.7, 0.99, 1.0])
 def test_no_plan_that_fits_has_less_work_than_the_chosen_one(share):
     """The reference compiles the program with every combination of policies of its two nested loops."""
@@ -130,6 +131,7 @@ def test_a_larger_budget_never_recomputes_more(which):
     assert extra[-1] == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.4, 0.0])
 def test_a_budget_for_checkpoints_cuts_only_the_necessary_part_of_the_program(share):
     s = wide_chain()

@@ -72,6 +72,7 @@ def norms(ops: int) -> Sketch:
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sketch", [chain(60), norms(4), nest("while", 5, "recompute"), nest("if_else", 8)])
 def test_compilation_polls_after_a_bounded_amount_of_work(sketch: Sketch):
     compile_all(sketch.document)  # fills caches

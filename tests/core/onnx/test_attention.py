@@ -86,6 +86,7 @@ def close(found: dict, wanted: dict) -> None:
         np.testing.assert_allclose(found[name], value, 2e-5, 2e-6, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("open_sizes", [False, True])
 @pytest.mark.parametrize(("inputs", "how"), CASES.values(), ids=CASES)
 def test_attention_is_one_op_with_the_gradients_of_the_function_body(inputs, how, open_sizes):

@@ -110,6 +110,7 @@ def with_gaps():
     return x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("modes", [("BRANCH_LEQ",), ("BRANCH_LT", "BRANCH_GT", "BRANCH_GTE")])
 def test_regression_trees_agree(kind, modes):

@@ -72,6 +72,7 @@ def test_scales_of_open_sizes_agree(how, scales):
     check_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", OPEN)
 def test_a_tensor_takes_the_open_sizes_of_another(how):
     node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **how)
@@ -84,6 +85,7 @@ def test_a_tensor_takes_the_open_sizes_of_another(how):
         check_gradient(found, feeds)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tenths", range(1, 40, 3))
 def test_an_open_axis_gets_the_length_and_elements_of_a_known_one(tenths):
     inputs = {"x": some(1, 1, 10, 5), "roi": None, "scales": np.array([1, 1, tenths / 10, 2.6], "float32")}
@@ -179,6 +181,7 @@ def test_affine_grids_agree(n):
 BOXES = np.array([[0.3, 0.4, 4.1, 3.2], [1.2, 0.1, 5.3, 2.7]], "float32")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("samples", [0, 2])
 @pytest.mark.parametrize("mode", ["avg", "max"])

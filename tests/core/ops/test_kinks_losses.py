@@ -162,6 +162,7 @@ def gradient_with_seed(block: Block) -> Block:
     return replace(pulled, results=pulled.results[1:])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", [execute, compiled])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize(("name", "slope"), [("huber_loss", 2.0), ("smooth_l1_loss", 1.0)])

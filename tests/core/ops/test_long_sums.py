@@ -28,6 +28,7 @@ def close(found: np.ndarray, wanted: Any) -> None:
     np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("x", "axes"),
     [

@@ -93,6 +93,7 @@ def test_a_segment_without_a_finite_product_leaves_the_gradients_of_the_others_f
             np.testing.assert_array_equal(native.astype(float), reference.astype(float))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HUGE)
 def test_a_factor_of_infinity_for_one_element_leaves_the_gradients_of_the_others_finite(dtype):
     b = BlockBuilder()

@@ -128,6 +128,7 @@ def refusal(s: Sketch, limit: int, native: bool) -> tuple[Any, ...]:
     return caught.value.code, caught.value.location
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("make", [repeated, sequence])
 @pytest.mark.parametrize("policy", POLICIES)

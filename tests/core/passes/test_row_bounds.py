@@ -45,6 +45,7 @@ def test_machine_code_of_lookups_agrees_with_the_reference_executor(name):
     both(executable.interpreter.block, arguments(executable, s.values))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s >= 4 else []) for s in range(40)])
 def test_machine_code_of_random_lookups_agrees_with_the_reference_executor(seed):
     s = Random(True, seed)

@@ -44,6 +44,7 @@ def classes_of_pixels(b: BlockBuilder, x: Value, labels: Value) -> list[Value]:
     return [b.emit("softmax_with_cross_entropy", x, labels, axis=1, reduction="mean")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(2, 5, 48, 50), (1, 2, 8201), (3, 12, 7, 11, 13), (2, 3, 4, 1000)], ids=str)
 def test_a_loss_over_the_classes_of_pixels_and_its_gradient_are_one_pass(shape, dtype):

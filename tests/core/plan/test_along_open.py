@@ -113,6 +113,7 @@ def ops_of(s: Sketch) -> list[dict[str, Any]]:
     return [op for block in s.document["blocks"] for op in block["ops"]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("at", [[0, 1, 0], [2, -3, 1], [0, 3, 1], [0, -4, 1]])
 @pytest.mark.parametrize("shape", [(9,), (9, 1)])
 def test_positions_count_from_the_ends_of_the_chosen_rows_and_are_checked(shape, at):

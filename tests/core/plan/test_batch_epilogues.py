@@ -97,6 +97,7 @@ def test_a_result_that_others_read_is_stored():
     assert product.kept
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1, 2)])
 def test_sums_are_no_part_of_the_epilogue_of_a_batch(axes):
     """Several products would add to one sum."""

@@ -124,6 +124,7 @@ def test_rows_of_a_sparse_table_are_read(count):
     agree(block, *batches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("shape", "axis"), [((1,), 0), ((4, 7), 1), ((6, 3, 5), 0), ((3, 150), -1)])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_the_most_frequent_element_is_that_of_the_reference_executor(shape, axis, dtype):
@@ -188,6 +189,7 @@ def test_an_assertion_that_does_not_hold_ends_the_run():
     agree(block, [x, np.ones((2, 2), bool)], [x, np.eye(2) > 0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_division_and_shifts_of_integers_for_all_operands(dtype):
     rng = np.random.default_rng(9)

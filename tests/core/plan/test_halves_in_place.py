@@ -79,6 +79,7 @@ def test_a_gradient_reads_the_matrix_in_place_too():
     agree(block, "bfloat16")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("x", "y"), [((9, 64), (64, 70)), ((40, 301), (301, 1500)), ((9, 4000), (4000, 40))])
 def test_small_matrices_and_those_of_many_rows_are_widened(x, y):
     block = product(x, y, "float16")

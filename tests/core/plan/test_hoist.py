@@ -103,6 +103,7 @@ def test_hoisted_products_equal_the_reference_executor_for_any_number_of_trips(b
     both(executable.interpreter.block, arguments(s, executable))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 9, 16, 21])
 def test_hoisted_products_of_second_order_equal_the_reference_executor(trips):
     s = recurrent(trips, 32)
@@ -205,6 +206,7 @@ def test_no_row_after_the_last_one_is_read():
     subprocess.run([sys.executable, "-c", READS_TO_THE_END], check=True, timeout=120)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 3, 16, 19])
 def test_products_of_interpreted_operands_are_hoisted_too(trips):
     rng = np.random.default_rng(0)

@@ -62,6 +62,7 @@ def test_the_gradients_of_joined_states_agree_with_differences(how):
     check(recurrence(4, how))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool"])
 @pytest.mark.parametrize("count", [0, 3, 200])
 def test_a_chosen_part_of_the_rows_becomes_an_array(dtype, count):

@@ -52,6 +52,7 @@ def test_a_recurrent_network_over_sequences_of_different_lengths_has_machine_cod
     compiled(recurrent(lengths), "w", "u", "rows")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_sections_of_other_floats_have_machine_code(dtype):
     s = recurrent([3, 1, 2], dtype)
@@ -217,6 +218,7 @@ def pieces(counts: list[int], index: int = 0, like: int = 6, within: int = 4) ->
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("given", "code", "place"),
     [

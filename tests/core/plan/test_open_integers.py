@@ -78,6 +78,7 @@ def feeds_of(rows: int, columns: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_values_and_gradients_agree_with_the_reference_executor(

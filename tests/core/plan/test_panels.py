@@ -72,6 +72,7 @@ def test_products_in_panels_equal_the_reference_executor(dtype, rows, more, turn
     both(executable.interpreter.block, arguments(s, executable))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 4])
 def test_weights_of_inner_loops_are_copied_before_the_outer_one(trips):
     rng = np.random.default_rng(trips)

@@ -20,6 +20,7 @@ def vector(n: int) -> TensorType:
     return TensorType((n,), "int64")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 5), (4, 1), (5, 17), (33, 70)])
 def test_rows_of_sequences_are_found_for_all_lengths(count, rows):
     rng = np.random.default_rng(count)
@@ -107,6 +108,7 @@ def test_paths_in_a_tree_of_classes_are_found_for_all_labels(classes):
     agree(block, *([each] for each in labels), [labels[0] * 0 + classes], [labels[0] - classes])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("labels", [1, 5, 16, 21])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_the_best_labels_are_found_for_all_scores(labels, dtype):

@@ -219,6 +219,7 @@ def test_a_pass_widens_the_parameters_of_a_norm_that_it_computes(dtype):
     assert not any(instr.kind == "store" and instr.dtype != dtype for instr in each.kernel.code)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["product", "tanh", "sum", "scaled"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_pass_never_widens_an_array_written_after_it(kind, dtype):

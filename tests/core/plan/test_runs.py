@@ -139,6 +139,7 @@ def test_runs_of_different_lengths_cannot_be_run_over_together(rows, others):
     assert caught.value.code == "shape_mismatch"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("twice", [False, True])
 def test_loops_record_runs_of_arrays_that_their_bodies_make(loops, twice):

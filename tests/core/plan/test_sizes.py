@@ -339,6 +339,7 @@ def test_a_pass_over_chosen_rows_with_their_axes_in_another_order_writes_all_of_
 CHECKED = ("mod", "fmod", "floor_div", "bitwise_left_shift", "bitwise_right_shift")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(24,), (24, 7)])
 @pytest.mark.parametrize("op", CHECKED)
 def test_operands_beyond_the_length_are_not_checked(op, shape):

@@ -51,11 +51,13 @@ def recurrence(trips: int, dtype: str = "float64") -> Sketch:
     return s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 4, 300])
 def test_a_loop_that_writes_and_reads_an_array_has_machine_code(trips):
     compiled(recurrence(trips), "w", "x")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_arrays_of_other_floats_have_machine_code(dtype):
     sketch = recurrence(3, dtype)

@@ -107,6 +107,7 @@ def test_an_op_on_an_unrounded_result_equals_the_float32_op(op, dtype):
     np.testing.assert_array_equal(bits(found), bits(wanted))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("op", sorted(ELEMENTARY))
 def test_an_elementary_function_is_that_of_float32_rounded(op, dtype):

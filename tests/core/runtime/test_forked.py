@@ -28,6 +28,7 @@ def in_child(function, *args, **limits):
     return call_in_child(Run(np, RunLimits(**limits)), function, *args)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "bfloat16", "float32", "float64"])
 def test_results_keep_their_bits_dtypes_shapes_and_layouts(dtype):
     x = np.resize([0, 1, 3, -2, 7], (4, 6)).astype(as_dtype(dtype))

@@ -85,6 +85,7 @@ def test_a_view_of_a_result_keeps_its_memory():
     np.testing.assert_array_equal(view, before)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_parameters_between_steps_and_their_gradients_start_at_cache_lines(dtype):
     _, workload = next(models())

@@ -194,6 +194,7 @@ READ_BY_OTHERS = (66, 71, 159, 165, 420)
 """Seeds of programs whose values are wrong without the conditions of `core.plan.in_place`."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [*range(10), *READ_BY_OTHERS])
 def test_states_of_random_programs_have_the_values_of_separate_steps(seed, monkeypatch):
     monkeypatch.setattr(updates, "SMALL", 1)  # the update may read values of any size

@@ -184,6 +184,7 @@ POOL = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
 def test_any_sequence_of_requests_gives_the_same_with_kept_structures_and_without(mode, seed):

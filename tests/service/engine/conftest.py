@@ -16,7 +16,7 @@ Pool = Callable[..., AbstractAsyncContextManager[EmbeddedPool]]
 
 @pytest.fixture(params=[pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """uvloop, the event loop of the service; `test_calls.py` always runs on both, the other tests in make test-all."""
+    """uvloop, the event loop of the service; in `make test-all` also the one of Python."""
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 

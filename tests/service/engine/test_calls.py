@@ -13,7 +13,7 @@ from service.engine import EmbeddedPool, NoCapacity, QueueFull, RemoteError, Wor
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+@pytest.fixture(scope="module", params=[pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 

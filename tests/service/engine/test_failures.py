@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}  # the event loop of the service; `test_calls.py` runs on both
+    return "asyncio", {"use_uvloop": True}  # the event loop of the service; `test_calls.py` covers the one of Python
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
