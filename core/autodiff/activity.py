@@ -37,10 +37,9 @@ class Activity:
         for op in block.ops if ops is None else ops:
             if active.isdisjoint(op.inputs):
                 continue
+            inputs = sum(1 << i for i, each in enumerate(op.inputs) if each in active)
             for name, reaches in zip(op.outputs, self.op(op), strict=True):
-                if name in cut or not block.types[name].is_float:
-                    continue
-                if any(reaches >> i & 1 and each in active for i, each in enumerate(op.inputs)):
+                if name not in cut and block.types[name].is_float and reaches & inputs:
                     active.add(name)
         return active
 

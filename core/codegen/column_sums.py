@@ -8,6 +8,7 @@ with sums of its own for each block. Those are added up for several blocks, and 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 
 from core.codegen.llvm import I64, Function, IRValue, literal
@@ -16,7 +17,7 @@ from core.codegen.merged_operands import merged_scratch
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM
 from core.codegen.rows import row_function, rows_poll
-from core.plan.row_kernels import RowKernel
+from core.plan.row_kernels import RowInstruction, RowKernel
 
 __all__ = ["BLOCK", "summing_function"]
 
@@ -52,10 +53,13 @@ def _sums(kernel: RowKernel) -> dict[int, int]:
 
     `operands` keeps a sum over all rows in registers; such a sum needs no blocks.
     """
-    uses = [i for i in kernel.code if i.kind in ("load", "lookup", "store", "accumulate", "check")]
+    uses = defaultdict[int, list[RowInstruction]](list)
+    for each in kernel.code:
+        if each.kind in ("load", "lookup", "store", "accumulate", "check"):
+            uses[each.operand].append(each)
     found = {}
     for number, operand in enumerate(kernel.operands):
-        own = [i for i in uses if i.operand == number]
+        own = uses[number]
         adds = own and all(i.kind == "accumulate" and i.op == "sum" for i in own)
         if adds and operand.dtype == "float32" and (operand.inner or any(operand.outer)):
             steps = zip((*operand.outer, operand.inner), (*kernel.outer, kernel.inner), strict=True)

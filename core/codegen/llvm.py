@@ -48,6 +48,7 @@ class Function(Arithmetic):
         super().__init__()
         self.name = name
         self.params = tuple(IRValue(f"%{n}", *type) for n, *type in params)
+        self._by_name = {p.name: p for p in self.params}
         self.returns = returns
         self.noalias = noalias
         self.internal = internal
@@ -58,10 +59,10 @@ class Function(Arithmetic):
         self.block = "entry"
 
     def param(self, name: str) -> IRValue:
-        return next(p for p in self.params if p.name == f"%{name}")
+        return self._by_name[f"%{name}"]
 
     def has_param(self, name: str) -> bool:
-        return any(p.name == f"%{name}" for p in self.params)
+        return f"%{name}" in self._by_name
 
     # --- 16-bit floats -------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, ProgramError
+from core.ir.generated import numbered
 from core.ir.precision import can_widen, is_half, rounds_often
 from core.ir.program import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import OpSpec, as_tuple, lookup
@@ -118,6 +119,7 @@ class BlockBuilder:
         self.stopped: set[str] = set()
         self.location: Location | None = None
         self._counter = 0
+        self._numbers: dict[str, int] = {}
 
     @classmethod
     def like(cls, block: Block) -> BlockBuilder:
@@ -218,6 +220,10 @@ class BlockBuilder:
             name = f"{hint}@{self._counter}"
             if name not in self.types:
                 return name
+
+    def free(self, name: str) -> str:
+        """`name` or, if the block has it, ``name@1``, ``name@2`` and so on. No two calls give the same name."""
+        return numbered(name, self.types, self._numbers)
 
 
 def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:

@@ -42,10 +42,6 @@ class _Part:
     name: str
     box: Mapping[int, Range]
 
-    def reaches(self, axis: int, range: Range) -> bool:
-        start, end = self.box.get(axis, range)
-        return start <= range[0] and range[1] <= end
-
     def meets(self, other: _Part, axis: int) -> bool:
         return self.box[axis][0] < other.box[axis][1] and other.box[axis][0] < self.box[axis][1]
 
@@ -124,20 +120,42 @@ def _axes(parts: Iterable[_Part]) -> list[int]:
     return sorted({axis for part in parts for axis in part.box})
 
 
-def _cuts(type: TensorType, parts: Iterable[_Part], axis: int) -> Iterator[Range]:
-    """The ranges of an axis between the ends of parts."""
-    ends = {end for part in parts for end in part.box.get(axis, ())}
-    return pairwise(sorted({0, type.shape[axis], *ends}))
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """An axis of an array, cut at the ends of `parts`.
+
+    ends:  where it is cut, its own two ends included, in order.
+    spans: for each part, the numbers of the ranges between two cuts that it covers: first, end.
+    """
+
+    parts: list[_Part]
+    ends: list[int]
+    spans: list[Range]
+
+    @classmethod
+    def of(cls, type: TensorType, parts: list[_Part], axis: int) -> _Cuts:
+        every = (0, type.shape[axis])
+        ends = sorted({*every, *(end for part in parts for end in part.box.get(axis, ()))})
+        at = {end: i for i, end in enumerate(ends)}
+        return cls(parts, ends, [(at[start], at[end]) for start, end in (p.box.get(axis, every) for p in parts)])
+
+    def covering(self) -> Iterator[tuple[Range, list[_Part]]]:
+        """Each range between two cuts, and the parts that cover it."""
+        found: list[list[_Part]] = [[] for _ in self.ends[1:]]
+        for part, (first, end) in zip(self.parts, self.spans, strict=True):
+            for i in range(first, end):
+                found[i].append(part)
+        return zip(pairwise(self.ends), found, strict=True)
 
 
 def _count(type: TensorType, parts: list[_Part], axes: list[int]) -> int:
-    """The number of addends of all pieces."""
+    """The number of addends of all pieces; if it exceeds `MOST_TERMS`, another number that does."""
     if not axes or not parts:
         return max(len(parts), 1)
     axis, *inner = axes
-    return sum(
-        _count(type, [part for part in parts if part.reaches(axis, each)], inner) for each in _cuts(type, parts, axis)
-    )
+    cuts = _Cuts.of(type, parts, axis)
+    least = sum(end - first for first, end in cuts.spans)
+    return least if least > MOST_TERMS else sum(_count(type, covering, inner) for _, covering in cuts.covering())
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +175,10 @@ class _Pieces:
 
     def _along(self, axis: int, inner: list[int], parts: list[_Part], box: Mapping[int, Range]) -> list[Value]:
         """The pieces along an axis. box: the ranges along the axes before it."""
-        found = []
-        for each in _cuts(self.type, parts, axis):
-            inside = [part for part in parts if part.reaches(axis, each)]
-            found.append(self._piece(inner if inside else [], inside, {**box, axis: each}))
-        return found
+        return [
+            self._piece(inner if covering else [], covering, {**box, axis: each})
+            for each, covering in _Cuts.of(self.type, parts, axis).covering()
+        ]
 
     def _piece(self, axes: list[int], parts: list[_Part], box: Mapping[int, Range]) -> Value:
         if axes:

@@ -59,9 +59,10 @@ def _place(
             for life in (lives[root] for root in _touched(each) if root in lives):
                 life[:] = min(life[0], stretch.start), max(life[1], stretch.stop - 1)
     end = fit(lives, base, offsets, target)
-    for at, each in enumerate(body.instructions):
-        for inner in _inside(each):
-            end = max(end, _place(inner, _free_from(at, lives, offsets, base, target), offsets, target))
+    inside = [(at, inner) for at, each in enumerate(body.instructions) for inner in _inside(each)]
+    free = _free_from((at for at, _ in inside), lives, offsets, base, target)
+    for (_, inner), start in zip(inside, free, strict=True):
+        end = max(end, _place(inner, start, offsets, target))
     return end
 
 
@@ -109,10 +110,19 @@ def _fit_in_order(lives: Lives, base: int, offsets: dict[Root, int], target: Tar
     return end
 
 
-def _free_from(at: int, lives: Lives, offsets: Mapping[Root, int], base: int, target: Target) -> int:
-    """The first offset after all roots that are live at instruction `at`."""
-    ends = [offsets[root] + target.aligned(root.nbytes) for root, (first, last) in lives.items() if first <= at <= last]
-    return max([base, *ends])
+def _free_from(
+    positions: Iterable[int], lives: Lives, offsets: Mapping[Root, int], base: int, target: Target
+) -> Iterator[int]:
+    """For each of these instructions, in order, the first offset after all roots that are live there."""
+    later = sorted(lives, key=lambda root: -lives[root][0])
+    live: list[tuple[int, int]] = []  # -end, last use
+    for at in positions:
+        while later and lives[later[-1]][0] <= at:
+            root = later.pop()
+            heappush(live, (-offsets[root] - target.aligned(root.nbytes), lives[root][1]))
+        while live and live[0][1] < at:
+            heappop(live)
+        yield max(base, -live[0][0]) if live else base
 
 
 def _inside(each: Instruction) -> Iterator[Instructions]:

@@ -5,7 +5,7 @@ A value is computed in its destination where that is possible, and copied there 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from core.plan.memory import View
 
@@ -24,6 +24,7 @@ class Destinations:
         self.sums: dict[str, View] = {}
         self._first: dict[str, View] = {}
         self._others: list[tuple[str, View]] = []
+        self._inverses: list[Callable[[], object]] = []  # of what happened, in order, for `undo`
         for name, view in wanted:
             self.want(name, view)
 
@@ -42,8 +43,23 @@ class Destinations:
 
     def store(self, product: str, total: str) -> None:
         """Undo `accumulate`: the op of `product` stores its result, and the op of `total` adds it."""
-        del self.sums[product]
+        state = self.sums.pop(product)
         self.taken.discard(total)
+        self._inverses += (lambda: self.sums.update({product: state}), lambda: self.taken.add(total))
+
+    def write(self, name: str) -> None:
+        """The value of `name` is at its first destination from now on."""
+        self.taken.add(name)
+        self._inverses.append(lambda: self.taken.discard(name))
+
+    def mark(self) -> int:
+        """A point in time for `undo`."""
+        return len(self._inverses)
+
+    def undo(self, mark: int) -> None:
+        """Undo all `take`, `write` and `store` since `mark`, the last one first."""
+        while len(self._inverses) > mark:
+            self._inverses.pop()()
 
     def first(self, name: str) -> View | None:
         """The first destination of `name`, if it has one."""
@@ -57,7 +73,7 @@ class Destinations:
         """As `open`; the caller writes the value of `name` there."""
         view = self.open(name)
         if view is not None:
-            self.taken.add(name)
+            self.write(name)
         return view
 
     def left(self) -> Iterator[tuple[str, View]]:

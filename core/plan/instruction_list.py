@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from core.ir.errors import Location
 from core.ir.stop import poll
@@ -32,6 +33,7 @@ class InstructionList:
     def __init__(self, limits: RowLimits) -> None:
         self._limits = limits
         self._all: list[Fusion | Instruction] = []
+        self._fusions: list[Fusion] = []
         self._ready: dict[Root, int] = {}  # root -> the last position that writes to it
         self._products: set[Root] = set()  # results of products, which an epilogue may keep from memory
 
@@ -51,6 +53,7 @@ class InstructionList:
         """Append a new fusion over `shape`. size: of its first axis, if only the run tells it."""
         fusion = Fusion(shape, len(self._all), self._limits, location=location, size=size)
         self._all.append(fusion)
+        self._fusions.append(fusion)
         return fusion
 
     def finish(self) -> tuple[Instruction, ...]:
@@ -93,13 +96,7 @@ class InstructionList:
             axes = self._axes_in(homes[position], shape, operands, stored, repeats)
             if axes is not None:
                 return homes[position], axes
-        seen = 0
-        for each in reversed(self._all):
-            if not isinstance(each, Fusion):
-                continue
-            seen += 1
-            if seen > LOOKBACK:
-                break
+        for each in islice(reversed(self._fusions), LOOKBACK):
             if each.position in homes or each.size is not size or math.prod(each.shape) != math.prod(shape):
                 continue
             if len(each.drafts) <= self._limits.unrelated or any(

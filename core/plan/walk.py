@@ -49,13 +49,12 @@ def _lower(low: Lowering, op: Op) -> None:
 @contextmanager
 def undoing(low: Lowering, op: Op) -> Iterator[None]:
     """Undo what the context did for `op` if it raises Unsupported, but for instructions, whose results nobody reads."""
-    taken, sums = set(low.destinations.taken), dict(low.destinations.sums)
-    interpreted = len(low.shared.interpreted)
+    before, interpreted = low.destinations.mark(), len(low.shared.interpreted)
     open_types = {n: low.types[n] for n in op.outputs if is_open(element_of_all(low.types[n]))}
     try:
         yield
     except Unsupported:
-        low.destinations.taken, low.destinations.sums = taken, sums
+        low.destinations.undo(before)
         del low.shared.interpreted[interpreted:]
         low.types.update(open_types)
         for name in open_types:

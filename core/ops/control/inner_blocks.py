@@ -10,7 +10,7 @@ from core.autodiff.adjoint import Adjoint
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
-from core.ir.generated import numbered, residual
+from core.ir.generated import residual
 from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
@@ -124,5 +124,4 @@ def zero_cotangent(b: BlockBuilder, value: Value) -> Value:
 
 def free_names(a: Adjoint, names: Sequence[str], tag: str) -> list[str]:
     """Names for the residuals of the inner variables `names` in the block of `a`."""
-    last: dict[str, int] = {}
-    return [numbered(residual(name, tag), a.b.types, last) for name in names]
+    return [a.b.free(residual(name, tag)) for name in names]

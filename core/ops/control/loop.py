@@ -140,6 +140,8 @@ def _closure(masks: Sequence[int]) -> list[int]:
     """
     reach = [mask | 1 << i for i, mask in enumerate(masks)]
     for via in range(len(reach)):  # Warshall: paths through the carried values up to `via`
+        if reach[via] == 1 << via:
+            continue
         for i, bits in enumerate(reach):
             if bits >> via & 1:
                 reach[i] = bits | reach[via]
@@ -148,9 +150,11 @@ def _closure(masks: Sequence[int]) -> list[int]:
 
 def _through(bits: int, reach: Sequence[int]) -> int:
     total = bits
-    for i, more in enumerate(reach):
-        if bits >> i & 1:
-            total |= more
+    rest = bits & (1 << len(reach)) - 1
+    while rest:
+        lowest = rest & -rest
+        total |= reach[lowest.bit_length() - 1]
+        rest ^= lowest
     return total
 
 
