@@ -1,12 +1,14 @@
 """Gather and scatter-add: read whole rows of an array, or add to them, at positions that are data.
 
 The code never uses an index out of range: it writes the number of the check to the error word and uses position 0.
-Rows of one element are read or added in blocks, whose indices are checked together.
+Rows of one element are read or added eight at a time, whose indices are checked together. Many float32 rows are added
+in blocks, as `core.ops.common.scatter_rows` tells: the sums of each block to totals in scratch memory.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 from core.codegen.checks import fail
@@ -16,11 +18,14 @@ from core.codegen.polling import polls_by_control
 from core.codegen.prefetch import ahead, fetch
 from core.codegen.reductions import combine
 from core.ir.precision import HALVES
+from core.ops.common.scatter_rows import rows_in_block
 from core.plan.instructions import Gather, ScatterAdd
 
 __all__ = [
     "PARAMS",
+    "adds_in_blocks",
     "all_checked",
+    "block_rows",
     "checked",
     "gather_function",
     "gather_work",
@@ -29,10 +34,11 @@ __all__ = [
     "row_of",
     "scatter_function",
     "slab",
+    "totals_bytes",
 ]
 
 BLOCK = 8
-"""Rows of one element in a block."""
+"""Rows of one element that are read or added together."""
 
 SLABS = 4
 """Slabs to which elements are added in turn."""
@@ -91,7 +97,7 @@ def for_each_slab(f: Function, count: int, rows: Callable[[IRValue, IRValue, IRV
 
 
 def _in_blocks(f: Function, first: IRValue, end: IRValue, write: Callable[[IRValue], None]) -> IRValue:
-    """Write whole blocks from `first` on; the number after them."""
+    """Write whole blocks of `BLOCK` rows from `first` on; the number after them."""
     count = f.op(f"sub {end}, {first.name}", "int64")
     whole = f.binary("add", first, f.op(f"and {count}, {-BLOCK}", "int64"))
     with f.loop(first, whole, BLOCK, polls=True) as row:
@@ -116,28 +122,103 @@ def _block_of_positions(f: Function, each: Gather | ScatterAdd, row: IRValue, si
 
 
 def scatter_function(name: str, each: ScatterAdd) -> Function:
-    """``name(x, index, out, error, [rows,] check, first, end)`` for a `ScatterAdd`, whose result the caller has filled.
+    """``name(x, index, out, error, [rows,] [totals,] check, first, end)`` for a `ScatterAdd`, whose result the caller
+    has filled.
 
     The range counts slabs, or vectors of columns if there is one slab: no two ranges write one element, and each
     element is reduced in the order of the index. 16-bit floats are added to float32 sums.
+    totals: scratch memory of `totals_bytes`, if the scatter `adds_in_blocks`.
     """
     pointers, numbers = PARAMS[:4], PARAMS[4:]
-    f = Function(name, [*pointers, *([("rows", "ptr")] if each.rows else []), *numbers], noalias=False)
-    outer, _, inner = each.out.shape
-    count = I64(_count(each))
+    more = [*([("rows", "ptr")] if each.rows else []), *([("totals", "ptr")] if adds_in_blocks(each) else [])]
+    f = Function(name, [*pointers, *more, *numbers], noalias=False)
     polls_by_control(f, gather_work(each))
+    count, block = _count(each), block_rows(each)
+    if not adds_in_blocks(each):
+        _scatter_rows(f, each, I64(0), I64(count))
+        return f
+
+    def add_to_totals(total: IRValue, out: IRValue, lanes: int) -> None:
+        f.store(f.binary("fadd", f.load(total, "float32", lanes), f.load(out, "float32", lanes)), total)
+        f.store(f.splat(literal(0, "float32"), lanes), out)
+
+    def add_totals(total: IRValue, out: IRValue, lanes: int) -> None:
+        f.store(f.binary("fadd", f.load(total, "float32", lanes), f.load(out, "float32", lanes)), out)
+
+    _of_each_sum(f, each, lambda total, _, lanes: f.store(f.splat(literal(0, "float32"), lanes), total))
+    last = (count - 1) // block * block
+    with f.loop(I64(0), I64(last), block, polls=True) as row:
+        _scatter_rows(f, each, row, f.binary("add", row, I64(block)))
+        _of_each_sum(f, each, add_to_totals)
+    _scatter_rows(f, each, I64(last), I64(count))
+    _of_each_sum(f, each, add_totals)
+    return f
+
+
+def block_rows(each: ScatterAdd) -> int:
+    """The rows of each slab that are added one after another, before their sums are added to those of other blocks."""
+    dtype = "float32" if rounds(each) else each.out.dtype
+    return rows_in_block(dtype if each.op == "sum" else "", _count(each), each.out.shape[1])
+
+
+def adds_in_blocks(each: ScatterAdd) -> bool:
+    """Whether the rows of a scatter are several blocks."""
+    return block_rows(each) < _count(each)
+
+
+def totals_bytes(each: ScatterAdd) -> int:
+    """The memory for the totals of all blocks: whole cache lines."""
+    return -(-math.prod(each.out.shape) * itemsize("float32") // 64) * 64
+
+
+def _of_each_sum(f: Function, each: ScatterAdd, write: Callable[[IRValue, IRValue, int], None]) -> None:
+    """``write(total, sum, lanes)`` for the addresses of the vectors and elements that the range has."""
+    outer, size, inner = each.out.shape
+    first, end = f.param("first"), f.param("end")
+
+    def vector(at: IRValue, lanes: int) -> None:
+        write(f.at(f.param("totals"), at, "float32"), f.at(f.param("out"), at, "float32"), lanes)
+
+    if outer > 1:  # the sums of slabs lie side by side
+        width = lanes("float32")
+        start, stop = (f.op(f"mul nsw {each}, {size * inner}", "int64") for each in (first, end))
+        whole = f.binary("sub", stop, I64(width - 1))
+        rest = f.slot("int64")
+        f.write(start, rest)
+        with f.loop(start, whole, width, polls=True) as at:
+            vector(at, width)
+            f.write(f.binary("add", at, I64(width)), rest)
+        with f.loop(f.read(rest, "int64"), stop) as at:
+            vector(at, 1)
+        return
+    width = _lanes(each)
+    vectors = inner // width
+    start, stop = (
+        f.op(f"mul nsw {each}, {width}", "int64") for each in (first, f.intrinsic("smin", end, I64(vectors)))
+    )
+    with f.loop(I64(0), I64(size), polls=True) as row:
+        before = f.op(f"mul nsw {row}, {inner}", "int64")
+        with f.loop(start, stop, width) as j:
+            vector(f.binary("add", before, j), width)
+        if inner % width:
+            with f.when(f.compare("icmp sgt", end, I64(vectors))), f.loop(I64(vectors * width), I64(inner)) as j:
+                vector(f.binary("add", before, j), 1)
+
+
+def _scatter_rows(f: Function, each: ScatterAdd, start: IRValue, stop: IRValue) -> None:
+    """Reduce rows `start` to `stop` of each slab of the range, or the columns of the range."""
+    outer, _, inner = each.out.shape
     first, end = f.param("first"), f.param("end")
     if inner == 1 and each.rows is None and each.out.dtype == each.x.dtype:
-        _scatter_elements(f, each)
-        return f
+        _scatter_elements(f, each, start, stop)
+        return
     whole = inner // _lanes(each)
     slabs, columns, tail = (first, end), (I64(0), I64(whole)), IRValue("true", "bool")
     if outer == 1:
         slabs, columns = (I64(0), I64(1)), (first, f.intrinsic("smin", end, I64(whole)))
         tail = f.compare("icmp sgt", end, I64(whole))
-    with f.loop(*slabs, polls=True) as o, f.loop(I64(0), count, polls=True) as i:
+    with f.loop(*slabs, polls=True) as o, f.loop(start, stop, polls=True) as i:
         _scatter_row(f, each, o, i, columns, tail)
-    return f
 
 
 def _scatter_row(
@@ -163,15 +244,15 @@ def _scatter_row(
             reduce(j, 1)
 
 
-def _scatter_elements(f: Function, each: ScatterAdd) -> None:
+def _scatter_elements(f: Function, each: ScatterAdd, start: IRValue, stop: IRValue) -> None:
     """Reduce rows of one element: those of some slabs in turn, since a sum often waits for the one before it."""
-    outer, count = each.out.shape[0], _count(each)
+    outer = each.out.shape[0]
     first, end = f.param("first"), f.param("end")
 
     def slabs(o: IRValue, number: int) -> None:
         some = [f.binary("add", o, I64(k)) if k else o for k in range(number)]
-        rest = _in_blocks(f, I64(0), I64(count), lambda row: _scatter_block(f, each, some, row))
-        with f.loop(rest, I64(count)) as i:
+        rest = _in_blocks(f, start, stop, lambda row: _scatter_block(f, each, some, row))
+        with f.loop(rest, stop) as i:
             for one in some:
                 _scatter_row(f, each, one, i, (I64(0), I64(1)), IRValue("true", "bool"))
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from core.codegen import kernels, parallel, rounded_scatter
 from core.codegen.column_sums import summing_function
-from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
+from core.codegen.gather_scatter import (
+    adds_in_blocks,
+    gather_function,
+    gather_work,
+    indexed_units,
+    rounds,
+    scatter_function,
+    totals_bytes,
+)
 from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.merged_operands import merged_scratch
 from core.codegen.polling import is_long
@@ -215,19 +223,23 @@ class KernelCalls(StepWriter):
             return
         self.fill(each.out, identity(each.op, each.out.dtype))
         name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
-        self._indexed(name, each)
+        self._indexed(name, each, [self._scratch(each)] if adds_in_blocks(each) else [])
 
     def _lists(self, each: ScatterAdd) -> IRValue:
         """Write the lists of the rows that a scatter adds up; their address."""
         key = ("lists", each.index.shape, each.out.shape[1], each.index.dtype)
         name = self.module.function(key, "lists", lambda name: rounded_scatter.list_function(name, each))
-        lists = self.f.at(self.f.param("arena"), I64(self.arena.size + self.others_scratch), "uint8")
-        self.module.scratch = max(self.module.scratch, self.others_scratch + scratch_of(each))
+        lists = self._scratch(each)
         given = self.address(each.index), self.error_word, lists, I64(each.check)
         self.f.do(f"call void @{name}({', '.join(map(str, given))})")
         if is_long(rounded_scatter.list_work(each)):
             self.poll()  # the sums use the lists as positions
         return lists
+
+    def _scratch(self, each: ScatterAdd) -> IRValue:
+        """The address of the scratch memory of a scatter."""
+        self.module.scratch = max(self.module.scratch, self.others_scratch + scratch_of(each))
+        return self.f.at(self.f.param("arena"), I64(self.arena.size + self.others_scratch), "uint8")
 
     def _indexed(self, name: str, each: Gather | ScatterAdd, more: Iterable[IRValue] = ()) -> None:
         self.module.polls |= is_long(gather_work(each))
@@ -283,4 +295,8 @@ def scratch_of(each: Instruction) -> int:
         return kernels.scratch_bytes(each)
     if isinstance(each, Rows):
         return merged_scratch(each.kernel)
-    return rounded_scatter.list_bytes(each) if isinstance(each, ScatterAdd) and rounds(each) else 0
+    if not isinstance(each, ScatterAdd):
+        return 0
+    if rounds(each):
+        return rounded_scatter.list_bytes(each)
+    return totals_bytes(each) if adds_in_blocks(each) else 0

@@ -7,9 +7,10 @@ sums of rows that are in no memory. Short rows are on the stack of the thread.
 from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize
-from core.codegen.merging import RowParts, add_up, places_of, stored_rows
+from core.codegen.merging import RowParts, add_up, places_of, rows_at_once, stored_rows
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.row_values import RowValues
+from core.plan.merge_specs import MergedRows
 from core.plan.row_kernels import MadeRows, MergedOperand, RowKernel
 
 __all__ = ["MergedOperands", "merged_scratch"]
@@ -54,14 +55,15 @@ class MergedOperands:
             order, starts = f.param(f"p{each.order}"), f.param(f"p{each.starts}")
             dtype = self.kernel.operands[each.x].dtype
             places = first, last = places_of(f, starts, row)
+            at_once = rows_at_once(MergedRows(dtype, each.count, self.kernel.rows, inner))
             if each.made is not None:
-                add_up(f, dtype, inner, _made_rows(f, each.made), order, places, own)
+                add_up(f, dtype, inner, _made_rows(f, each.made), order, places, own, at_once)
                 self.operands.turned[each.x] = own
                 continue
             x = f.param(f"p{each.x}")
             several = f.compare("icmp ne", f.binary("sub", last, first), I64(1))
             with f.when(several):
-                add_up(f, dtype, inner, stored_rows(f, x, dtype, inner), order, places, own)
+                add_up(f, dtype, inner, stored_rows(f, x, dtype, inner), order, places, own, at_once)
             at = f.intrinsic("smin", first, I64(each.count - 1))  # the rows after the last sum have no places
             place = f.convert(f.load(f.at(order, at, "int32"), "int32"), "int64")
             alone = f.at(x, f.op(f"mul nsw {place}, {inner}", "int64"), dtype)

@@ -1,22 +1,24 @@
 """Rows merged by their numbers (see `core.plan.merge_specs`).
 
 The numbers are sorted digit by digit from the lowest, in words that also hold the place of the id. The sums are then
-independent of each other: each adds its rows in the order of their ids, in registers.
+independent of each other: each adds its rows in the order of their ids, in registers, and many rows in blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from core.codegen.block_sums import in_blocks
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.operands import RowSlice
 from core.codegen.vector_slices import fill_zeros, for_each_block, lanes_for, slices_of
 from core.ir.precision import HALVES
+from core.ops.common.scatter_rows import rows_in_block
 from core.plan.merge_specs import MergedRows, RowOrder
 
-__all__ = ["RowParts", "add_up", "merge_rows", "order_scratch", "places_of", "row_order", "stored_rows"]
+__all__ = ["RowParts", "add_up", "merge_rows", "order_scratch", "places_of", "row_order", "rows_at_once", "stored_rows"]
 
 DIGIT = 10
 """Most bits of a digit. The counters of two digits must stay in the nearest cache."""
@@ -163,7 +165,14 @@ def merge_rows(_: Module, f: Function, spec: MergedRows) -> None:
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         places = places_of(f, f.param("starts"), unit)
         target = f.at(f.param("out"), f.op(f"mul nsw {unit}, {spec.inner}", "int64"), spec.dtype)
-        add_up(f, spec.dtype, spec.inner, rows, f.param("order"), places, target)
+        add_up(f, spec.dtype, spec.inner, rows, f.param("order"), places, target, rows_at_once(spec))
+
+
+def rows_at_once(spec: MergedRows) -> int | None:
+    """The rows of a sum that are added one after another, before they are added to those before; None for all."""
+    wide = "float32" if spec.dtype in HALVES else spec.dtype
+    block = rows_in_block(wide, spec.count, spec.room)
+    return block if block < spec.count else None
 
 
 def places_of(f: Function, starts: IRValue, unit: IRValue) -> tuple[IRValue, IRValue]:
@@ -194,8 +203,12 @@ def add_up(
     order: IRValue,
     places: tuple[IRValue, IRValue],
     target: IRValue,
+    at_once: int | None,
 ) -> None:
-    """Write the sum of rows of `inner` elements to `target`: those at the `places` of `order`, first to last."""
+    """Write the sum of rows of `inner` elements to `target`: those at the `places` of `order`, first to last.
+
+    at_once: see `rows_at_once`.
+    """
     width = lanes_for(dtype, inner)
     wide = "float32" if dtype in HALVES else dtype
 
@@ -207,11 +220,15 @@ def add_up(
         sums = [f.slot(wide, width) for _ in slices]
         for each in sums:
             f.write(f.splat(literal(0, wide), width), each)
-        with f.loop(*places, polls=True) as i:
-            number = f.convert(f.load(f.at(order, i, "int32"), "int32"), "int64")
-            for found, each in zip(rows(number, slices), sums, strict=True):
-                added = f.read(each, wide, width)
-                f.write(f.binary("fadd" if added.is_float else "add", added, f.convert(found, wide)), each)
+
+        def add(some: tuple[IRValue, IRValue]) -> None:
+            with f.loop(*some, polls=True) as i:
+                number = f.convert(f.load(f.at(order, i, "int32"), "int32"), "int64")
+                for found, each in zip(rows(number, slices), sums, strict=True):
+                    added = f.read(each, wide, width)
+                    f.write(f.binary("fadd" if added.is_float else "add", added, f.convert(found, wide)), each)
+
+        in_blocks(f, places, at_once, sums, width, add)
         for part, each in zip(slices, sums, strict=True):
             f.store(f.convert(f.read(each, wide, width), dtype), f.at(target, part.start, dtype), part.mask)
 

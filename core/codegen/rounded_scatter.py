@@ -1,12 +1,14 @@
 """Scatters into 16-bit results: the rows of each position are added up in registers, in float32, and rounded once.
 
 A list of the rows of each position, in their order, comes first (a counting sort). Each row of the result is then
-written once, and no array holds its float32 sums. Threads share the rows of the result.
+written once, and no array holds its float32 sums. Threads share the rows of the result. Many rows of one position are
+added in blocks.
 """
 
 from __future__ import annotations
 
-from core.codegen.gather_scatter import PARAMS, checked, gather_work, row_of, slab
+from core.codegen.block_sums import in_blocks
+from core.codegen.gather_scatter import PARAMS, adds_in_blocks, block_rows, checked, gather_work, row_of, slab
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
@@ -127,7 +129,8 @@ def _add(
     sums = [f.slot("float32", width) for _ in parts]
     for total in sums:
         f.write(zero, total)
-    with f.loop(*places) as place:
+
+    def add(place: IRValue) -> None:
         i = f.convert(f.load(f.at(order, place, ENTRY), ENTRY), "int64")
         source = slab(f, f.param("x"), o, each.x.shape[1], row_of(f, each, i), inner, given)
         distance = ahead(inner * itemsize(given)) if fetches and each.rows is None else 0
@@ -139,6 +142,12 @@ def _add(
             address = f.at(f.at(source, start, given), I64(j), given)
             more = f.convert(f.load(address, given, width, which), "float32")
             f.write(f.binary("fadd", f.read(total, "float32", width), more), total)
+
+    def add_all(some: tuple[IRValue, IRValue]) -> None:
+        with f.loop(*some) as place:
+            add(place)
+
+    in_blocks(f, places, block_rows(each) if adds_in_blocks(each) else None, sums, width, add_all)
     for total, j, which in zip(sums, parts, masks, strict=True):
         made = f.convert(f.read(total, "float32", width), each.out.dtype)
         f.store(made, f.at(f.at(target, start, each.out.dtype), I64(j), each.out.dtype), which)

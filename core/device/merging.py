@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, literal
-from core.codegen.merging import places_of
+from core.codegen.block_sums import in_blocks
+from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.merging import places_of, rows_at_once
 from core.device.threads import Threads, split
 from core.ir.precision import HALVES
 from core.plan.instructions import Kernel
@@ -25,10 +26,14 @@ def merge_kernel(name: str, each: Kernel, threads: Threads) -> Function:
     with f.loop(threads.number(f), I64(merge_units(each)), threads.total) as at:
         unit, column = split(f, at, (spec.room, spec.inner))
         f.write(literal(0, wide), total)
-        with f.loop(*places_of(f, f.param("starts"), unit)) as i:
-            place = f.convert(f.load(f.at(f.param("order"), i, "int32"), "int32"), "int64")
-            source = f.binary("add", f.op(f"mul nsw {place}, {spec.inner}", "int64"), column)
-            found = f.convert(f.load(f.at(f.param("x"), source, spec.dtype), spec.dtype), wide)
-            f.write(f.binary("fadd" if found.is_float else "add", f.read(total, wide), found), total)
+
+        def add(places: tuple[IRValue, IRValue], column: IRValue = column) -> None:
+            with f.loop(*places) as i:
+                place = f.convert(f.load(f.at(f.param("order"), i, "int32"), "int32"), "int64")
+                source = f.binary("add", f.op(f"mul nsw {place}, {spec.inner}", "int64"), column)
+                found = f.convert(f.load(f.at(f.param("x"), source, spec.dtype), spec.dtype), wide)
+                f.write(f.binary("fadd" if found.is_float else "add", f.read(total, wide), found), total)
+
+        in_blocks(f, places_of(f, f.param("starts"), unit), rows_at_once(spec), [total], 1, add)
         f.store(f.convert(f.read(total, wide), spec.dtype), f.at(f.param("out"), at, spec.dtype))
     return f

@@ -10,8 +10,10 @@ index in any launch. An index with a pattern needs no sort: the rows of a result
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from core.codegen.gather_scatter import all_checked, checked
+from core.codegen.block_sums import in_blocks
+from core.codegen.gather_scatter import adds_in_blocks, all_checked, block_rows, checked
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.reductions import combine, identity
 from core.device.index_orders import is_sparse
@@ -154,7 +156,10 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads) -> None:
             def write(places: list[IRValue], o: IRValue = o, j: IRValue = j, result: IRValue = result) -> None:
                 _combine(f, each, result, [_word(f, "order", k) for k in places], o, j, lanes)
 
-            in_bundles(f, first, end, 1, AT_ONCE, write)
+            def add(places: tuple[IRValue, IRValue], write: Callable[[list[IRValue]], None] = write) -> None:
+                in_bundles(f, *places, 1, AT_ONCE, write)
+
+            in_blocks(f, (first, end), block_rows(each) if adds_in_blocks(each) else None, [result], lanes, add)
         store_vector(f, f.read(result, dtype, lanes), f.at(f.param("out"), total(f, [number], [lanes]), dtype))
 
 

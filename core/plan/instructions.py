@@ -157,7 +157,8 @@ class IndexPattern:
 class ScatterAdd(Indexed):
     """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
 
-    16-bit rows of x are added in float32. If `out` has 16 bits, its sums are rounded once.
+    16-bit rows of x are added in float32. If `out` has 16 bits, its sums are rounded once. Many rows are added in
+    blocks (`core.ops.common.scatter_rows`).
 
     op:   "sum", or another reduction, which begins with its identity.
     rows: positions of the rows of x: ``x[o, rows[i], :]`` is added; None adds them in order.

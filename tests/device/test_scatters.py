@@ -18,6 +18,7 @@ from core.device.step import write_device_step
 from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
+from core.ops.common import scatter_rows
 from core.plan import plan_block
 from core.plan.flow import Loop
 from core.plan.instructions import IndexPattern, Instructions, Kernel, ScatterAdd
@@ -71,6 +72,34 @@ def test_results_have_the_bits_of_the_cpu(form, count, size, monkeypatch):
 
     (wanted,) = native_interpreter(block, CPU)(Run(), *values)
     assert found.tobytes() == wanted.tobytes()
+
+
+def sums_in_blocks(x: np.ndarray, index: np.ndarray, size: int, block: int) -> np.ndarray:
+    """Sums of float32 rows: `block` rows of each position one after another, then the sums of these blocks."""
+    out = np.zeros((size, x.shape[1]), "float32")
+    for position in range(size):
+        own = x[index % size == position]
+        parts = [np.cumsum(own[k : k + block], 0, dtype="float32")[-1] for k in range(0, len(own), block)]
+        if parts:
+            out[position] = np.cumsum(parts, 0, dtype="float32")[-1]
+    return out
+
+
+@pytest.mark.parametrize("op", ["scatter_add_like", "merge_rows"])
+def test_many_rows_of_a_result_are_added_in_blocks(op, monkeypatch):
+    monkeypatch.setattr(index_orders, "FEW", 0)
+    monkeypatch.setattr(scatter_rows, "LEAST", 8)
+    count, size, block = 600, 2, 64
+    _, (x, index, like) = scattering(count, size)
+    b = BlockBuilder()
+    rows, at, table = (b.param(TensorType(each.shape, str(each.dtype))) for each in (x, index, like))
+    made = b.emit(op, rows, at, table)
+    code = optimize(b.build(list(made) if op == "merge_rows" else [made]))
+
+    found = native_interpreter(code, EmulatedBackend(2, 64, seed=1, rules=APART))(Run(), x, index, like)[-1]
+
+    wanted = sums_in_blocks(x, index, size, block)
+    assert found.tobytes() == wanted.tobytes() != sums_in_blocks(x, index, size, count).tobytes()
 
 
 @pytest.mark.parametrize("size", [400, 1500])

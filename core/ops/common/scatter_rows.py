@@ -1,7 +1,12 @@
-"""Sums of rows by index. Rows with the same index are added in their order, so that each run gives the same bits."""
+"""Sums of rows by index. Rows with the same index are added in their order, so that each run gives the same bits.
+
+The rounding error of a sum grows with the number of additions in sequence. So many float32 rows are added in blocks:
+first those of each block, then the sums of the blocks.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +14,13 @@ import numpy as np
 from core.ops.common.on_cuda import is_cupy, scatter_add
 from core.ops.common.types import working_dtype
 
-__all__ = ["scatter_rows"]
+__all__ = ["rows_in_block", "scatter_rows"]
+
+LEAST = 1024
+"""Fewest rows of a block."""
+
+TIMES = 32
+"""Fewest rows of a block for each result: adding the sums of a block then takes little time beside adding its rows."""
 
 FEW = 2048
 """Number of elements below which setting up a sparse matrix takes longer than it saves."""
@@ -21,14 +32,34 @@ def scatter_rows(xp: Any, count: int, index: Any, values: Any) -> Any:
     index: [n], each from 0 to count - 1. 16-bit floats are added in float32.
     """
     wide = values.astype(working_dtype(values), copy=False)
-    if is_cupy(xp):
-        out = _on_device(xp, count, index, wide)
-    elif wide.dtype.kind == "f" and wide.ndim > 1 and wide.size > FEW:
-        out = _as_product(count, index, wide)
+    block = rows_in_block(str(wide.dtype), len(index), count)
+    if block < len(index):
+        blocks = -(-len(index) // block)
+        places = xp.array(index, "int64")  # of the sums of the first block, the second one, ...
+        for k in range(1, blocks):
+            places[k * block : (k + 1) * block] += k * count
+        parts = _added(xp, blocks * count, places, wide).reshape(blocks, count, *wide.shape[1:])
+        out = xp.sum(parts, axis=0, dtype=wide.dtype)
     else:
-        out = np.zeros((count, *wide.shape[1:]), wide.dtype)
-        np.add.at(out, index, wide)
+        out = _added(xp, count, index, wide)
     return out.astype(values.dtype, copy=False)
+
+
+def rows_in_block(dtype: str, rows: int, count: int) -> int:
+    """Rows of a block, of all `rows`, whose sums have `dtype` and `count` positions; `rows` if one block has all."""
+    block = max(LEAST, TIMES * count, math.isqrt(rows))
+    return block if dtype == "float32" and rows >= 2 * block else rows
+
+
+def _added(xp: Any, count: int, index: Any, wide: Any) -> Any:
+    """`scatter_rows` one by one, in the dtype of the rows."""
+    if is_cupy(xp):
+        return _on_device(xp, count, index, wide)
+    if wide.dtype.kind == "f" and wide.ndim > 1 and wide.size > FEW:
+        return _as_product(count, index, wide)
+    out = np.zeros((count, *wide.shape[1:]), wide.dtype)
+    np.add.at(out, index, wide)
+    return out
 
 
 def _as_product(count: int, index: Any, values: Any) -> Any:

@@ -149,8 +149,8 @@ def merge_rows(xp, x, ids, like, *, padding_idx: int | None = None):
 
     ``values[i] = sum of x[k] over all k with ids[k] == rows[i]``.
 
-    x is [*ids, *row]. Rows of one id are added in the order of `ids`, 16-bit floats in float32. Rows of `padding_idx`
-    are left out.
+    x is [*ids, *row]. Rows of one id are added in the order of `ids`, 16-bit floats in float32; sums of many float32
+    numbers are added in blocks. Rows of `padding_idx` are left out.
     """
     size = like.shape[0]
     index = in_range(xp, xp.asarray(ids), size).ravel()
