@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from core.autodiff.activity import Activity
 from core.autodiff.cotangents import Cotangents, Densified
 from core.autodiff.hooks import Hooks
-from core.autodiff.vjp import apply_rule
-from core.ir import HOLE, Block, Op, StackType, TensorType, Type, inner_blocks, live
+from core.autodiff.vjp import apply_rule, fitted
+from core.ir import HOLE, Block, Op, TensorType, Type, inner_blocks, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
@@ -182,7 +182,7 @@ class Adjoint:
         wanted = [name in active for name in op.inputs]
         for name, part in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
             if part is not None and name in active:
-                self.cotangents.contribute(name, self._fit(part, op, name))
+                self.cotangents.contribute(name, part)
 
     def _output_cotangent(self, name: str, op: Op) -> Value | None:
         """The complete cotangent of an output of `op`. It is dense: VJP rules take no rows."""
@@ -190,7 +190,7 @@ class Adjoint:
         return None if ct is None else self.cotangents.dense(name, ct, f"computed_by:{op.type}", op.location)
 
     def _apply(self, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> tuple[Cotangent | None, ...]:
-        """A contribution to the cotangent of each input of `op`; None for a structural zero."""
+        """A contribution to the cotangent of each input of `op`, of its type; None for a structural zero."""
         spec = lookup(op.type)
         if spec.unavailable is not None:
             raise NotDifferentiable(
@@ -205,13 +205,22 @@ class Adjoint:
             adjoint = next((each.outputs for each in added if any(inner_blocks(each))), ())
             seeded = tuple(ct is not None for ct in cts)
             self.rule_calls[index] = RuleCall(seeded, tuple(wanted), self.primal[index].outputs, adjoint)
-            return parts
+            return self._fitted(op, parts, wanted)
         ins = [None if name == HOLE else self.b.value(name) for name in op.inputs]
         if spec.vjp_rule is None:
-            return self._pull_back_composite(spec, op, ins, cts, wanted)
+            return self._fitted(op, self._pull_back_composite(spec, op, ins, cts, wanted), wanted)
         outs = [self.b.value(name) for name in op.outputs]
         full = tuple(ct or (self.b.zeros_like(o) if o.type.is_float else None) for ct, o in zip(cts, outs, strict=True))
-        return apply_rule(self.b, op, full, outs, ins)
+        return apply_rule(self.b, op, full, outs, ins, wanted)
+
+    def _fitted(
+        self, op: Op, parts: Sequence[Cotangent | None], wanted: Sequence[bool]
+    ) -> tuple[Cotangent | None, ...]:
+        """The wanted contributions, summed over the axes that `op` broadcast."""
+        return tuple(
+            fitted(part, op, self.b.value(name)) if part is not None and each else None
+            for name, part, each in zip(op.inputs, parts, wanted, strict=True)
+        )
 
     def _pull_back_composite(
         self, spec: OpSpec, op: Op, ins: list[Value | None], cts: list[Value | None], wanted: list[bool]
@@ -229,20 +238,6 @@ class Adjoint:
         outs = self.b.inline(block, [*ins, *(ct for ct in cts if ct is not None)])
         by_name = Pullback(block, reached).by_name(outs)
         return tuple(by_name.get(p) for p in params)
-
-    def _fit(self, ct: Cotangent, op: Op, name: str) -> Cotangent:
-        """Sum `ct` over the axes that `op` broadcast, here for all ops: no VJP rule undoes broadcasting."""
-        primal = self.b.value(name)
-        if isinstance(ct, SparseRows) or isinstance(primal.type, StackType):
-            return ct
-        # two open sizes may differ at run time
-        certain = primal.type.is_static or len(op.inputs) == 1 or not lookup(op.type).broadcasts
-        if ct.type == primal.type and certain:
-            return ct
-        assert ct.dtype == primal.dtype, f"the rule of {op.type} gave {ct.type} for {primal.type}"
-        if primal.type.is_static and ct.type.is_static:
-            return self.b.emit("sum_to", ct, shape=primal.shape)
-        return self.b.emit("sum_to_like", ct, primal)
 
     def joined(self, results: Sequence[str]) -> Block:
         """The forward and adjoint ops as one block that returns `results`."""

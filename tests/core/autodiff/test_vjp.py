@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import core.compiler.compile  # noqa: F401  (declares every op)
+from core.autodiff.adjoint import vjp
 from core.autodiff.vjp import apply_rule
-from core.ir import TensorType
+from core.codegen.backend import CPU
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
+from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
+from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
+from core.runtime.run import Run
 
 
 def pulled(type: str, dtype: str, *values: np.ndarray, **attrs: object) -> tuple[list[np.ndarray | None], list[str]]:
@@ -59,3 +65,45 @@ def test_a_rule_that_would_round_twice_in_float16_is_computed_in_float32():
     assert added[0] == "cast" and added[-1] == "cast"
     exact = 1.0 - np.tanh(x.astype(np.float16).astype(np.float64)) ** 2
     np.testing.assert_array_equal(dx, exact.astype(np.float16))  # rounded once: no digit is lost to 1 - out * out
+
+
+def interpreted(block: Block, args: list[np.ndarray]) -> list[np.ndarray]:
+    return list(execute(block, args))
+
+
+def compiled(block: Block, args: list[np.ndarray]) -> list[np.ndarray]:
+    return list(native_interpreter(block, CPU)(Run(), *args))
+
+
+def broadcasting(type: str, x: np.ndarray, y: np.ndarray, dtype: str) -> Block:
+    b = BlockBuilder()
+    return b.build([b.emit(type, *(b.param(TensorType(v.shape, dtype)) for v in (x, y)))])
+
+
+SMALL, LARGE = np.full(4096, 2.0**-9), np.where(np.arange(4096) % 2, 300.0, -300.0)
+ONE = np.array([0.5])
+
+
+@pytest.mark.parametrize("run", [interpreted, compiled])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("type", "x", "y", "ct"),
+    [
+        ("mul", SMALL, ONE, np.full(4096, 2.0**-16)),
+        ("mul", LARGE, ONE, np.where(np.arange(4096) % 3, 300.0, 301.0)),
+        ("div", SMALL, 2 / ONE, np.full(4096, 2.0**-16)),
+        ("div", LARGE, ONE, np.where(np.arange(4096) % 3, 300.0, 301.0)),
+        ("pow", np.full(4096, 1.0 + 2.0**-7), ONE, np.full(4096, 2.0**-19)),
+    ],
+    ids=["small products", "large products", "small quotients", "large quotients", "powers"],
+)
+def test_the_gradient_of_a_broadcast_16_bit_number_is_rounded_once(type, x, y, ct, dtype, run):
+    """Terms of the sum are below the least float16, or above the largest one."""
+    found, wanted = (
+        run(optimize(vjp(block, [block.params[1]])), [v.astype(as_dtype(kind)) for v in (x, y, ct)])[-1]
+        for kind in (dtype, "float64")
+        for block in (broadcasting(type, x, y, kind),)
+    )
+
+    assert found.dtype == as_dtype(dtype)
+    np.testing.assert_array_equal(found, wanted.astype(as_dtype(dtype)))
