@@ -7,6 +7,8 @@ from the last one, to the identity, which becomes q. The columns of V stay in th
 
 from __future__ import annotations
 
+import math
+
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.panels import PANEL, Panels, tile_rows
@@ -69,6 +71,7 @@ class _Matrix(Panels):
         fill_zeros(f, self.base, matrix + panels + triangles, spec.dtype)
         fill_zeros(f, self.signs, signs, spec.dtype)
         self.read(move(f, f.param("x"), spec.dtype, (self.matrix, spec.x[0])), spec.x[1:])
+        finite = self._is_finite()
         with f.loop(I64(0), I64(spec.n), PANEL, polls=True) as first:
             self._choose(first)
             self.turn(first, into_panel=True)
@@ -77,7 +80,7 @@ class _Matrix(Panels):
                 self._reflect(first, column, count)
             self._leave(first, count)
             self._apply(first, f.binary("add", first, I64(PANEL)), transposed=True)
-        self._write_r()
+        self._write_r(finite)
         fill_zeros(f, self.base, matrix, spec.dtype)
         with f.loop(I64(0), I64(spec.n)) as i:
             f.store(literal(1, spec.dtype), self.at(i, i))
@@ -87,6 +90,16 @@ class _Matrix(Panels):
             self._choose(first)
             self._apply(first, first, transposed=False)
         self._write_q()
+
+    def _is_finite(self) -> IRValue:
+        """Whether all elements of the matrix are finite."""
+        f, dtype, width = self.f, self.dtype, self.width
+        total = f.slot(dtype, width)
+        f.write(f.splat(literal(0, dtype), width), total)
+        with f.loop(I64(0), I64(self.m)) as row, f.loop(I64(0), I64(self.n), width) as at:
+            nothing = f.binary("fmul", f.load(self.at(row, at), dtype, width), f.splat(literal(0, dtype), width))
+            f.write(f.binary("fadd", f.read(total, dtype, width), nothing), total)
+        return f.compare("fcmp oeq", reduce_lanes(f, "sum", f.read(total, dtype, width)), literal(0, dtype))
 
     def _choose(self, first: IRValue) -> None:
         """Take the panel of the columns from `first`."""
@@ -203,12 +216,17 @@ class _Matrix(Panels):
 
     # --- results -------------------------------------------------------------------------------------------------
 
-    def _write_r(self) -> None:
-        """Write r with the sign of each row changed where its diagonal is negative; keep the signs."""
+    def _write_r(self, finite: IRValue) -> None:
+        """Write r with the sign of each row changed where its diagonal is negative; keep the signs.
+
+        finite: whether the matrix is. Otherwise all signs are NaN, since all elements of the results may depend on one
+                that is not finite.
+        """
         f, dtype, n, width = self.f, self.dtype, self.spec.n, self.width
         with f.loop(I64(0), I64(n)) as row:
             negative = f.compare("fcmp olt", f.load(self.at(row, row), dtype), literal(0, dtype))
             sign = f.select(negative, literal(-1, dtype), literal(1, dtype))
+            sign = f.select(finite, sign, literal(math.nan, dtype))
             f.store(sign, f.at(self.signs, row, dtype))
             with f.loop(I64(0), I64(n), width) as at:
                 value = f.binary("fmul", f.load(self.at(row, at), dtype, width), sign)

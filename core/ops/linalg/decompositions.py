@@ -105,10 +105,12 @@ cholesky.example(
 def qr_factor(xp, x):
     """Orthonormal columns Q and upper triangular R with ``Q @ R = x``, for matrices with at least as many rows as
     columns.
+
+    A matrix with an element that is not finite gives NaN in Q and on and above the diagonal of R.
     """
     q, r = attempt(xp, NO_CONVERGENCE, "the QR decomposition did not converge", xp.linalg.qr, x)
     finite = all_finite(xp, x)[..., None, None]  # LAPACK finds finite columns that depend on a NaN
-    q, r = xp.where(finite, q, x.dtype.type(np.nan)), xp.where(finite, r, x.dtype.type(np.nan))
+    q, r = xp.where(finite, q, x.dtype.type(np.nan)), xp.triu(xp.where(finite, r, x.dtype.type(np.nan)))
     sign = xp.where(xp.diagonal(r, axis1=-2, axis2=-1) < 0, x.dtype.type(-1), x.dtype.type(1))
     return q * sign[..., None, :], r * sign[..., :, None]
 
@@ -161,7 +163,8 @@ def qr(x):
     m, n].
 
     k is the smaller of m and n. The diagonal of R is not negative. If the first k columns of x are linearly dependent,
-    computing the gradient is an error of the run (singular_matrix).
+    computing the gradient is an error of the run (singular_matrix). If they have an element that is not finite, Q is
+    NaN, and so is R on and above its diagonal.
     """
     m, n = sized(x.type, "qr")
     if m >= n:

@@ -312,9 +312,26 @@ def test_elements_of_a_result_that_depend_on_a_nan_are_nan(type):
     assert seen >= 20
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (20, 3), (3, 20), (18, 18)], ids=str)
+def test_qr_factors_of_matrices_that_are_not_finite_are_nan_and_r_stays_triangular(shape, bad):
+    x = np.random.default_rng(0).normal(size=(4, *shape))
+    x[1] = np.eye(*shape)  # no reflection mixes its columns
+    k = min(shape)
+    x[1, 0, k - 1] = x[2, -1, 0] = bad
+    (q, r), (native_q, native_r) = run("qr", x), run_native("qr", x)
+
+    for found in (q, native_q):
+        np.testing.assert_array_equal(np.isnan(found).all((1, 2)), [False, True, True, False])
+    upper = np.triu(np.ones(r.shape[1:], bool))
+    for found in (r, native_r):
+        np.testing.assert_array_equal(np.isnan(found), np.array([False, True, True, False])[:, None, None] & upper)
+        assert not found[:, ~upper].any()
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("type", ["solve", "inverse", "det", "slogdet", "lu", "cholesky"])
+@pytest.mark.parametrize("type", ["solve", "inverse", "det", "slogdet", "lu", "cholesky", "qr"])
 def test_machine_code_and_the_reference_executor_agree_on_infinities_and_nan(type, dtype):
     rng, n = np.random.default_rng(2), 5
     x = rng.normal(size=(60, n, n))
