@@ -161,7 +161,7 @@ def spectral_norm(
 def weight_norm(v, g, *, axis: int = 0):
     """Weight normalization: ``g * v / norm(v)``, with the 2-norm over all axes but `axis`.
 
-    g has one element for each slice along `axis`.
+    g has one element for each slice along `axis`. A slice of zeros gives NaN.
     """
     at = axis_of(axis, v.rank)
     length = norm(v, axes=tuple(i for i in range(v.rank) if i != at), keepdims=True)

@@ -190,7 +190,8 @@ def radam(
     """`adam` that moves by the mean alone in the first steps, in which the variance of the mean square is large.
 
     With ``top = 2 / (1 - beta2) - 1`` and ``r = top - 2 n beta2 ** n / (1 - beta2 ** n)`` in step n, Adam's move is
-    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` if ``r > 5`` (Liu et al. 2020).
+    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` if ``r > 5`` (Liu et al. 2020, where it is 4;
+    5 is that of the authors' program and of PyTorch).
     """
     gradient = penalties.added(parameter, gradient)
     first, second, step, count = _means(gradient, first, second, step, moments)

@@ -180,6 +180,8 @@ def ftrl(
 ):
     """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``.
 
+    The penalty is ``l1 * |parameter| + l2 * parameter ** 2``; the paper has half of its square.
+
     The learning rate is a divisor, so a constant one must not be 0. In a step whose schedule gives 0 nothing changes.
     The roots of squares of 0 have gradient 0.
     """
