@@ -62,6 +62,7 @@ from service.schemas.examples import EXAMPLES, SAMPLE_SESSION, SAMPLE_TAPE
 from service.schemas.openapi import openapi_of
 from service.settings import Settings
 from service.store.errors import StorageError
+from service.store.file_directory import take_directory
 from service.store.programs import TooManyPrograms
 from service.tenants.actions import key_actions
 
@@ -188,6 +189,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.store.open()
+    await take_directory(app.state.store, app.state.objects)
     with contextlib.suppress(StorageError):  # on a full disk the service starts, and renews its row later
         await app.state.presence.start()
     await app.state.tenancy.start()

@@ -39,6 +39,7 @@ from service.settings import Settings
 from service.store.admin import AdminSocket
 from service.store.backup import snapshot
 from service.store.copies import Copies
+from service.store.file_directory import take_directory
 from service.store.orphans import Orphans
 from service.store.presence import Presence
 from service.store.programs import ProgramStore
@@ -86,6 +87,7 @@ def _add_stores(state: State, settings: Settings, engine: Engine) -> None:
     state.admin = AdminSocket(state.store, settings.data_dir)
     state.admin.actions["store.snapshot"] = snapshot
     state.objects = Objects(settings.objects)
+    state.admin.actions["files.take"] = lambda store, _: take_directory(store, state.objects)
     state.checkpoints = Checkpoints(state.store, state.objects)
     state.programs = ProgramStore(state.store, settings.programs, state.objects, settings.data_dir)
     state.datasets = Datasets(state.store, state.objects, settings.data_dir, settings.datasets)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import gc
 import json
@@ -179,6 +180,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         from service.cli.server import Server
         from service.http.tls import BadCertificate, check_tls
         from service.store.errors import StorageError
+        from service.store.file_directory import take_directory
         from service.tenants.key_file import BadKeysFile
         from service.tenants.tenancy import Unsafe
 
@@ -195,7 +197,7 @@ def _serve(chosen: argparse.Namespace) -> int:
     try:  # before the server starts, so that the cause is one line and no traceback
         check_tls(settings.tls_cert, settings.tls_key)
         app.state.store.open_now()
-        app.state.objects.prepare()
+        asyncio.run(take_directory(app.state.store, app.state.objects))
         app.state.tenancy.check_now()
     except (StorageError, Unsafe, BadCertificate) as error:
         return refused(str(error))

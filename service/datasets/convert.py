@@ -48,7 +48,7 @@ def assembled(objects: Objects, keys: list[str], sha256: str | None, scratch: Pa
     digest = hashlib.sha256()
     if local is not None and sha256 is None:
         return path
-    with path.open("rb" if local else "wb") as whole:
+    with objects.finding(), path.open("rb" if local else "wb") as whole:
         for key in keys:
             with objects.open(key) as part:
                 while data := part.read(4 * 2**20):

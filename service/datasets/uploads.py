@@ -147,10 +147,10 @@ class Uploads:
         except HttpProblem as problem:
             # Other errors and a cancellation do not tell whether the part is counted: the sweep deletes it if not.
             if isinstance(problem, StorageFull) or not isinstance(problem, StorageError):
-                await asyncio.to_thread(self._objects.delete, key)
+                await self._delete_parts((key,))
             raise
         if found is None:
-            await asyncio.to_thread(self._objects.delete, key)
+            await self._delete_parts((key,))
         return found
 
     def _store_part(self, key: str, file: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -16,10 +15,11 @@ from pathlib import Path
 from statistics import median
 
 from service.doctor.finding import Finding, ok, warning, wrong
-from service.objects import Objects
+from service.objects import Objects, marker
 from service.settings import MIB, Settings
 from service.store import sqlite_file
 from service.store.errors import StoreDamaged
+from service.store.file_directory import directory_id
 from service.store.migrate import revisions
 
 __all__ = ["data_directory", "database", "disk", "machine_code", "objects", "secrets", "sync_time"]
@@ -236,33 +236,68 @@ def objects(settings: Settings) -> Iterator[Finding]:
     """Whether checkpoints and datasets can be written and read."""
     url, key = settings.objects, f"doctor/{os.getpid()}"
     shown = url.rpartition("@")[2]
-    if "://" not in url and not Path(url).exists():
-        if settings.objects_url:  # otherwise it is in the data directory
-            yield _new("objects", Path(url).absolute())
-        else:
-            yield ok("objects", f"{shown} does not exist yet; the service creates it")
-        return
     try:
         store = Objects(url)
+        if store.root is not None:
+            yield _files(settings, store.root)
+            return
         store.write(key, [b"doctor"])
         same = store.read(key) == b"doctor"
-        if (local := store.local_path(key)) is None:
-            store.delete(key)
-        else:
-            local.unlink()  # without the file of holds that `delete` makes
+        store.delete(key)
     except Exception as error:  # each kind of store has its own errors
         text = f"{shown} cannot be written: {type(error).__name__}: {str(error)[:300]}"
         do = "Check BACKPASS_OBJECTS_URL, its credentials, and the permissions."
         yield wrong("objects", text, _remedy(error, do))
         return
-    if "://" not in url:
-        with contextlib.suppress(OSError):  # usually it went with its last file
-            (Path(url) / "doctor").rmdir()
     yield (
         ok("objects", f"{shown} can be written")
         if same
         else wrong("objects", f"{shown} does not return what was written", "Use a store that reads its own writes.")
     )
+
+
+def _files(settings: Settings, root: Path) -> Finding:
+    """The finding about a directory of files: whether it is that of the database, and can be written."""
+    id, known = marker.id_of(str(root)), _known_directory(settings)
+    if id is None and known is not None:
+        do = "Mount or restore the directory. The service waits for it, and makes no other one in its place."
+        if known:
+            do += f" To use another directory with these files, write {known} to its file {marker.MARKER}."
+        return wrong("objects", f"{root} is not the directory of files: it has no file {marker.MARKER}", do)
+    if id and known and id != known:
+        text = f"{root} is the directory of another store: its file {marker.MARKER} has {id}, expected {known}"
+        return wrong("objects", text, "Mount the directory of this store, or correct BACKPASS_OBJECTS_URL.")
+    if not root.exists():
+        if settings.objects_url or root.is_symlink():
+            return _new("objects", root.absolute())
+        return ok("objects", f"{root} does not exist yet; the service creates it")
+    try:
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(b"doctor")
+            file.flush()
+    except OSError as error:
+        do = f"Let user {os.geteuid()} write to it, and check that its disk is mounted for writing."
+        return wrong("objects", f"{root} cannot be written: {error.strerror}", _remedy(error, do))
+    return ok("objects", f"{root} can be written")
+
+
+def _known_directory(settings: Settings) -> str | None:
+    """The id of the directory of files that the database has, empty while a service holds the database; None if the
+    database has none, or cannot be read."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if not settings.database_url and _owner(settings.data_dir):
+        return ""
+    url = settings.database_url or f"sqlite:///file:{(settings.data_dir / DATABASE).absolute()}?mode=ro&uri=true"
+    try:
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            id = directory_id(connection)
+        engine.dispose()
+    except (SQLAlchemyError, ImportError):  # the finding about the database says so
+        return None
+    return id
 
 
 def machine_code(settings: Settings) -> Iterator[Finding]:

@@ -33,10 +33,12 @@ def local_file(objects: Objects, key: str, directory: Path, poll: Callable[[], o
     """The file `key` on this machine; a copy is made unless it is there.
 
     poll: called between the pieces of a copy; it may raise.
-    Raises FileNotFoundError if a remote store has no such file, OSError.
+    Raises FileNotFoundError if there is no such file, OSError.
     """
     path = place_of(objects, key, directory)
     if path == objects.local_path(key):
+        with objects.finding():
+            path.stat()
         return path
     if path.exists():
         return path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DamagedFile", "UnusableStore"]
+import errno
+
+__all__ = ["DamagedFile", "DirectoryAway", "UnusableStore"]
 
 
 class DamagedFile(OSError):
@@ -11,3 +13,12 @@ class DamagedFile(OSError):
 
 class UnusableStore(ValueError):
     """Nothing here can open a store of this URL. `str` is a sentence with the remedy."""
+
+
+class DirectoryAway(OSError):
+    """The directory of the files is not there, or is the empty one below a mount point. This may pass."""
+
+    text = "the directory of files is not in its place"
+
+    def __init__(self, root: str) -> None:
+        super().__init__(errno.ENODEV, self.text, root)

@@ -2,6 +2,9 @@
 
 A file appears whole or not at all. In a directory: it is written under a temporary name, synced, renamed, and the
 directory is synced. In a remote store: one upload, which the store completes at its end.
+
+A directory that is away, such as one that is not mounted, has no marker (`service.objects.marker`). Nothing is written
+there, and no file of it counts as missing: every method raises DirectoryAway.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import IO, Any, TypeVar
 import fsspec
 
 from service.ids import new_id
-from service.objects import hold
-from service.objects.errors import DamagedFile, UnusableStore
+from service.objects import hold, marker
+from service.objects.errors import DamagedFile, DirectoryAway, UnusableStore
 
 __all__ = ["Objects", "Written"]
 
@@ -33,6 +36,7 @@ PIECE = 4 * 2**20
 NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 """Errors of file systems on which a file cannot be linked into the directory."""
 
+HIDDEN = (*hold.HIDDEN, marker.MARKER)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 S3 = ("s3", "s3a")
 
@@ -49,7 +53,10 @@ class Written:
 
 
 class Objects:
-    """The files below one URL. Every method blocks: call it in a thread or in a worker. Raises OSError."""
+    """The files below one URL. Every method blocks: call it in a thread or in a worker. Raises OSError.
+
+    A directory must have been prepared, by this process or by another one.
+    """
 
     def __init__(self, url: str) -> None:
         """url: a directory, or a URL of fsspec. Raises UnusableStore."""
@@ -63,25 +70,59 @@ class Objects:
         except ValueError as error:
             raise UnusableStore(f"a store of {url} cannot be opened: {error}") from error
         self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+        self._lacks_marker = False
 
-    def prepare(self) -> None:
-        """Make the directory, for this user alone, if it is not there. A remote store is not asked.
+    @property
+    def root(self) -> Path | None:
+        """The directory; None for a remote store."""
+        return Path(self._root) if self._is_local else None
 
-        Raises UnusableStore if it is no directory that this process can write; not for a full disk.
+    def prepare(self) -> str | None:
+        """Make the directory, for this user alone, and its marker, if they are not there; the id of the directory.
+
+        None for a remote store, which is not asked, and for a disk that is too full: a later use tries again.
+        Raises UnusableStore if it is no directory that this process can write.
         """
-        if not self._is_local:
-            return
-        root = Path(self._root)
+        root = self.root
+        if root is None:
+            return None
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+                raise UnusableStore(f"user {os.geteuid()} may not read and write {root}")
+            return marker.make(self._root)
         except FileExistsError:
             raise UnusableStore(f"{root} is not a directory") from None
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno not in FULL:
+                raise UnusableStore(f"{root} cannot be made: {error.strerror}") from error
+            self._lacks_marker = True
+            return None
+
+    def id(self) -> str | None:
+        """The id of the directory, which may be empty on a full disk; None without a marker, and for a remote store.
+
+        Raises OSError.
+        """
+        return marker.id_of(self._root) if self._is_local else None
+
+    def require(self) -> None:
+        """Raises DirectoryAway for a directory without a marker."""
+        if not self._is_local or marker.is_there(self._root):
+            return
+        with contextlib.suppress(UnusableStore):
+            if self._lacks_marker and self.prepare() is not None:
                 return
-            raise UnusableStore(f"{root} cannot be made: {error.strerror}") from error
-        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-            raise UnusableStore(f"user {os.geteuid()} may not read and write {root}")
+        raise DirectoryAway(self._root)
+
+    @contextlib.contextmanager
+    def finding(self) -> Iterator[None]:
+        """Raise DirectoryAway in place of FileNotFoundError while the directory is away."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            self.require()
+            raise
 
     def _path(self, key: str) -> str:
         if KEY.fullmatch(key) is None or ".." in key:
@@ -89,7 +130,7 @@ class Objects:
         return f"{self._root.rstrip('/')}/{key}"
 
     def local_path(self, key: str) -> Path | None:
-        """The path of the file, to map it into memory; None in a remote store."""
+        """The path of the file, to map it into memory in a block of `finding`; None in a remote store."""
         return Path(self._path(key)) if self._is_local else None
 
     def write(
@@ -101,35 +142,36 @@ class Objects:
         appears.
         """
         path = self._path(key)
-        digest, size = hashlib.sha256(), 0
-        temporary = f"{path}.{new_id('')}{TEMPORARY}" if self._is_local else path
-        file: Any = self._new_file(temporary) if self._is_local else self._fs.open(path, "wb")
-        try:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += len(chunk) if isinstance(chunk, bytes | bytearray) else chunk.nbytes
-                file.write(chunk)
-            written = Written(size, digest.hexdigest())
+        with self._writing():
+            digest, size = hashlib.sha256(), 0
+            temporary = f"{path}.{new_id('')}{TEMPORARY}" if self._is_local else path
+            file: Any = self._new_file(temporary) if self._is_local else self._fs.open(path, "wb")
+            try:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += len(chunk) if isinstance(chunk, bytes | bytearray) else chunk.nbytes
+                    file.write(chunk)
+                written = Written(size, digest.hexdigest())
+                if self._is_local:
+                    file.flush()
+                    os.fsync(file.fileno())
+                if before_publish is not None:
+                    before_publish(written)
+                if self._is_local:
+                    os.rename(temporary, path)
+            except BaseException:
+                if self._is_local:
+                    with contextlib.suppress(OSError):  # on a full disk, a close that writes fails again
+                        file.close()
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+                else:
+                    getattr(file, "discard", file.close)()
+                raise
+            file.close()  # completes the upload to a remote store
             if self._is_local:
-                file.flush()
-                os.fsync(file.fileno())
-            if before_publish is not None:
-                before_publish(written)
-            if self._is_local:
-                os.rename(temporary, path)
-        except BaseException:
-            if self._is_local:
-                with contextlib.suppress(OSError):  # on a full disk, a close that writes fails again
-                    file.close()
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-            else:
-                getattr(file, "discard", file.close)()
-            raise
-        file.close()  # completes the upload to a remote store
-        if self._is_local:
-            _sync_name(path)
-        return written
+                _sync_name(path)
+            return written
 
     def adopt(self, key: str, path: Path) -> None:
         """Make the file at `path`, which is complete and synced, the file `key`. It also stays where it is.
@@ -139,23 +181,33 @@ class Objects:
         if self._is_local:
             target = self._path(key)
             temporary = f"{target}.{new_id('')}{TEMPORARY}"
-            try:
-                self._in_folder(temporary, lambda: os.link(path, temporary))
-            except OSError as error:
-                if error.errno not in NOT_LINKED:
-                    raise
-            else:
-                os.rename(temporary, target)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)  # it stays where both names are of the same file
-                _sync_name(target)
-                return
+            with self._writing():
+                try:
+                    self._in_folder(temporary, lambda: os.link(path, temporary))
+                except OSError as error:
+                    if error.errno not in NOT_LINKED:
+                        raise
+                else:
+                    os.rename(temporary, target)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(temporary)  # it stays where both names are of the same file
+                    _sync_name(target)
+                    return
         with path.open("rb") as file:
             self.write(key, iter(lambda: file.read(PIECE), b""))
 
     def exists(self, key: str) -> bool:
         """Whether there is a file `key`."""
-        return bool(self._fs.exists(self._path(key)))
+        if self._fs.exists(self._path(key)):
+            return True
+        self.require()
+        return False
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        self.require()
+        with self.finding():
+            yield
 
     def _new_file(self, path: str) -> IO[bytes]:
         """A new file, with the folders above it."""
@@ -165,7 +217,7 @@ class Objects:
         """Call `make`, which makes the file `path`. Another thread may delete a folder that is empty meanwhile."""
         for left in reversed(range(TRIES)):
             try:
-                _make_folders(os.path.dirname(path))
+                _make_folders(os.path.dirname(path), self._root)
                 return make()
             except FileNotFoundError:
                 if not left:
@@ -175,7 +227,8 @@ class Objects:
     def open(self, key: str) -> IO[bytes]:
         """The file, open for reading and seeking. Raises FileNotFoundError."""
         path = self._path(key)
-        return open(path, "rb") if self._is_local else self._fs.open(path, "rb")
+        with self.finding():
+            return open(path, "rb") if self._is_local else self._fs.open(path, "rb")
 
     def read(self, key: str) -> bytes:
         """The whole content. Raises FileNotFoundError."""
@@ -184,7 +237,8 @@ class Objects:
 
     def size(self, key: str) -> int:
         """Bytes of the file. Raises FileNotFoundError."""
-        return int(self._fs.size(self._path(key)))
+        with self.finding():
+            return int(self._fs.size(self._path(key)))
 
     def age(self, key: str) -> float:
         """Seconds since the file was written; 0 if there is none, or if the store does not tell."""
@@ -197,6 +251,7 @@ class Objects:
     def delete(self, key: str) -> None:
         """Delete the file; does nothing if there is none. While deletions are held, it stays until their end."""
         path = self._path(key)
+        self.require()
         with contextlib.suppress(FileNotFoundError):
             if self._is_local:
                 hold.delete(self._root, key)
@@ -209,7 +264,7 @@ class Objects:
         if not self._is_local:
             yield
             return
-        os.makedirs(self._root, exist_ok=True)
+        self.require()
         with hold.held(self._root):
             yield
 
@@ -229,9 +284,10 @@ class Objects:
     def keys(self, prefix: str = "") -> Iterator[str]:
         """The keys of all complete files below the folder `prefix`."""
         root = self._path(prefix) if prefix else self._root.rstrip("/")
+        self.require()
         for path in self._fs.find(root):
             key = path[len(self._root.rstrip("/")) + 1 :]
-            if not path.endswith(TEMPORARY) and key not in hold.HIDDEN:
+            if not path.endswith(TEMPORARY) and key not in HIDDEN:
                 yield key
 
     def sweep(self, *, shared: bool = False) -> None:
@@ -240,7 +296,7 @@ class Objects:
         shared: other services use the directory, so that a recent temporary file may have a writer. Otherwise call it
         before anything writes.
         """
-        if not self._is_local or not os.path.isdir(self._root):
+        if not self._is_local or not marker.is_there(self._root):
             return
         hold.delete_postponed(self._root)
         latest = time.time() - ABANDONED_S
@@ -253,12 +309,17 @@ class Objects:
                             os.unlink(path)
 
 
-def _make_folders(path: str) -> None:
-    """Create the folder and those above it; their names are durable."""
+def _make_folders(path: str, root: str) -> None:
+    """Create the folder and those above it, below `root`; their names are durable.
+
+    Raises FileNotFoundError if there is no `root`.
+    """
     if os.path.isdir(path):
         return
+    if len(path) <= len(root.rstrip("/")):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     above = os.path.dirname(path)
-    _make_folders(above)
+    _make_folders(above, root)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
         _sync_directory(above)

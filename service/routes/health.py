@@ -16,9 +16,11 @@ from pydantic import Field
 from service import __version__
 from service.http.drain import Drain
 from service.routes.common import json_answer
-from service.routes.state import engine, settings, store
+from service.routes.state import engine, objects, settings, store
 from service.schemas.programs import Strict
 from service.settings import Settings
+from service.store.errors import StorageError
+from service.store.file_directory import why_unusable
 
 __all__ = ["router"]
 
@@ -27,6 +29,7 @@ router = APIRouter()
 HEALTHY = {
     "data_directory": "the data directory is in its place and can be written",
     "store": "the store can be written",
+    "objects": "the stored files are in their place",
 }
 
 
@@ -116,7 +119,8 @@ async def check_ready(request: Request) -> Response:
     }
     if drain.announced:  # at once, even if the disk is slow
         return _answer("ready", "not ready", checks)
-    for name, reason in (await store(request).health()).items():
+    found = await store(request).health() | {"objects": await _files(request)}
+    for name, reason in found.items():
         checks[name] = _check(reason is None, HEALTHY[name], reason or "")
     checks["disk"] = await asyncio.to_thread(disk, settings(request))
     return _answer("ready", "not ready", checks)
@@ -145,6 +149,18 @@ def disk(settings: Settings) -> dict[str, Any]:
     least, floor = min(free), settings.disk_floor
     compared = f"{least / 2**20:.0f} MiB are free, the floor is {floor / 2**20:.0f} MiB"
     return {"ok": least >= floor, "detail": compared}
+
+
+async def _files(request: Request) -> str | None:
+    """The reason why the stored files cannot be used; None if they can."""
+    try:
+        await asyncio.to_thread(objects(request).require)
+        found = await why_unusable(store(request), objects(request))
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    except StorageError:
+        return None  # the database, whose check fails, has the id of the directory
+    return None if found is None else found.detail
 
 
 def _check(ok: bool, well: str, wrong: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from service.sessions.epoch import Fenced, check_epoch
 from service.sessions.files import file_of
 from service.sessions.session import Session
 from service.store.errors import StorageFull, StorageUnavailable
+from service.store.files import storage_errors
 from service.store.store import Store
 from service.store.tables import journal, sessions
 
@@ -112,17 +113,22 @@ class Journal:
         return await self._store.read(lambda connection: connection.execute(query).first()) is not None
 
     async def creation(self, session: Session) -> Entry:
-        """The call that created the session, with its tensors."""
+        """The call that created the session, with its tensors. Raises FileNotFoundError if these are lost."""
         query = select(journal.c.entry).where(journal.c.session == session.id, journal.c.n == 0)
         data = await self._store.read(lambda connection: connection.execute(query).scalar_one())
-        return await asyncio.to_thread(unpacked, data, self._objects)
+        with storage_errors(self._objects):
+            return await asyncio.to_thread(unpacked, data, self._objects)
 
     async def entries(self, session: Session, after: int) -> Sequence[tuple[int, Entry]]:
-        """Some entries after the number `after` with their numbers, in order; none at the end of the journal."""
+        """Some entries after the number `after` with their numbers, in order; none at the end of the journal.
+
+        Raises FileNotFoundError if the tensors of one are lost.
+        """
         mine = and_(journal.c.session == session.id, journal.c.n > after)
         query = select(journal.c.n, journal.c.entry).where(mine).order_by(journal.c.n).limit(PAGE_ROWS)
         rows = await self._store.read(lambda connection: connection.execute(query).all())
-        return await asyncio.to_thread(lambda: [(row.n, unpacked(row.entry, self._objects)) for row in rows])
+        with storage_errors(self._objects):
+            return await asyncio.to_thread(lambda: [(row.n, unpacked(row.entry, self._objects)) for row in rows])
 
     async def last_entry(self, session: Session) -> tuple[int, int]:
         """(number, greatest seq) of the entries after the checkpoint; those of the session if there are none."""

@@ -101,6 +101,10 @@ class Rebuilder:
                 continue
             except _Unequal as error:
                 log.warning("session %s: %s", session.id, error)
+            except FileNotFoundError as error:
+                if await self._is_out_of_date(session):  # another process has saved the session
+                    continue
+                raise self._lost(session, "a file of its journal is missing") from error
             except RemoteError as error:
                 if error.code in ("checkpoint_damaged", "checkpoint_missing"):
                     if await self._is_out_of_date(session):  # another process has replaced the file

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ from service.store.store import Store
 from service.store.tables import answers, checkpoints, journal, sessions
 
 __all__ = ["Row", "StoredSessions"]
+
+log = logging.getLogger("backpass.sessions")
 
 MOST_IDS = 500  # in one query
 OWNED_S = 15.0  # time for which a process tells the others that it holds a session
@@ -111,7 +115,8 @@ class StoredSessions:
             await self._store.write(work)
         except HttpProblem as error:
             if file is not None and not isinstance(error, StorageError):  # after such an error it may be stored
-                await asyncio.to_thread(self.objects.delete, file)
+                with contextlib.suppress(OSError):  # `Orphans` deletes it
+                    await asyncio.to_thread(self.objects.delete, file)
             raise
         session.epoch = 1
 
@@ -371,12 +376,18 @@ class StoredSessions:
             history.add(row.seq, row.digest, None if row.answer is None else _answer(row.answer))
 
     def _delete_files(self, session: str, epoch: int, until: int | None, checkpoint: str | None) -> None:
-        """Delete the files of entries up to `until` (None: all), and all checkpoints but `checkpoint`."""
-        for key in stale(self.objects.keys(folder_of(session)), until, epoch):
-            self.objects.delete(key)
-        for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
-            if key != checkpoint:
+        """Delete the files of entries up to `until` (None: all), and all checkpoints but `checkpoint`.
+
+        Those that cannot be deleted now are left to the next call, or to `Orphans` when the session has ended.
+        """
+        try:
+            for key in stale(self.objects.keys(folder_of(session)), until, epoch):
                 self.objects.delete(key)
+            for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
+                if key != checkpoint:
+                    self.objects.delete(key)
+        except OSError as error:
+            log.warning("old files of session %s are not deleted yet: %s", session, error)
 
 
 def _usage(connection: Connection, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:

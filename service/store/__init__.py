@@ -10,6 +10,7 @@ sqlite_file    the SQLite file: created whole, checked when opened
 first_version  import of the programs that the first version stored
 directory      the data directory: its one owner, and whether it is still in its place
 files          errors of stored files as refusals
+file_directory the directory of files that belongs to the database
 admin          commands of other processes, run by the owner
 backup         a copy of everything that is stored, and the way back
 postgres_tools pg_dump and pg_restore

@@ -12,6 +12,7 @@ database names is there. `check_backup` reads all of it again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -32,6 +33,7 @@ from service.settings import Settings
 from service.store.admin import AdminError, act
 from service.store.directory import DataDirectory, give_to_owner
 from service.store.errors import StorageError, StorageUnavailable
+from service.store.file_directory import adopt_directory, take_directory
 from service.store.postgres_tools import dump, load
 from service.store.sqlite_file import FILE, SNAPSHOT, check, connect, copy_database, sync_directory
 from service.store.store import Store
@@ -78,6 +80,8 @@ def back_up(settings: Settings, to: Path, tell: Tell) -> Manifest:
     objects = _opened(settings)
     with _failures(f"the backup {to} is not complete"):
         _claim_empty(to)
+        if objects.root is not None and objects.id() is None and not settings.database_url:  # of an earlier version
+            act(settings, "files.take", lambda store, _: take_directory(store, objects), {})
         with objects.held():
             database = _copied_database(settings, to, tell)
             copied = _copied_objects(objects, to / OBJECTS, tell)
@@ -218,10 +222,11 @@ def restore(settings: Settings, where: Path, tell: Tell) -> Manifest:
     objects = _opened(settings)
     with _failures(f"{directory.path} is not restored; empty it before the next try"):
         _require_empty(directory.path, where.absolute())
-        if next(iter(objects.keys()), None) is not None:
-            raise BackupError(f"{settings.objects} has stored files; restore into an empty one")
         directory.claim()
         try:
+            objects.prepare()
+            if next(iter(objects.keys()), None) is not None:
+                raise BackupError(f"{settings.objects} has stored files; restore into an empty one")
             for done, (key, written) in enumerate(manifest.objects.items(), 1):
                 _restore_object(objects, where, key, written)
                 if done % 1000 == 0:
@@ -238,7 +243,10 @@ def restore(settings: Settings, where: Path, tell: Tell) -> Manifest:
             directory.release()
         store = Store(settings.data_dir, settings.database_url)
         store.open_now()
-        store.close_now()
+        try:
+            asyncio.run(adopt_directory(store, objects))
+        finally:
+            store.close_now()
         give_to_owner(directory.path, directory.path)
         if "://" not in settings.objects:
             give_to_owner(Path(settings.objects), directory.path)

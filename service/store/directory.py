@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from service.objects import DirectoryAway
 from service.store.errors import DirectoryInUse, StorageError, StorageFull, StorageUnavailable
 
 __all__ = ["DataDirectory", "as_owner", "give_to_owner", "refusal"]
@@ -107,6 +108,8 @@ class DataDirectory:
 
 def refusal(error: OSError, path: Path | str) -> StorageError:
     """The refusal of a request because of an error of the file system."""
+    if isinstance(error, DirectoryAway):
+        return StorageUnavailable(error.text, f"{error.text}: {error.filename}")
     cause = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in FULL:
         detail = "no space is left in the data directory"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from service.objects import DamagedFile, Objects
+from service.objects import DamagedFile, DirectoryAway, Objects
+from service.problems import HttpProblem, from_exception
 from service.store.directory import refusal
 from service.store.errors import StoreDamaged
 
@@ -26,3 +27,9 @@ def storage_errors(objects: Objects) -> Iterator[None]:
         raise StoreDamaged("a stored file is damaged", f"{objects.url}: {error}") from error
     except OSError as error:
         raise refusal(error, objects.url) from error
+
+
+@from_exception.register
+def _(error: DirectoryAway) -> HttpProblem:
+    """The problem where nothing else expects the error."""
+    return refusal(error, error.filename)

@@ -23,6 +23,7 @@ __all__ = [
     "audit",
     "checkpoints",
     "datasets",
+    "facts",
     "idempotency",
     "instances",
     "job_events",
@@ -58,6 +59,13 @@ def _tenant(primary_key: bool = False) -> Column[str]:
 def _time(name: str, nullable: bool = False) -> Column[float]:
     return Column(name, Double, nullable=nullable)
 
+
+facts = Table(  # of the whole database
+    "facts",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", String(200), nullable=False),
+)
 
 tenants = Table(
     "tenants",

@@ -55,10 +55,12 @@ class Stored:
         if held is not None:
             return held[0]
         self.forget_deleted(state)
+        objects, _, directory = _place(state.settings, key)
         try:
-            path = local_file(*_place(state.settings, key), poll=state.stop.check)
-            number = path.stat().st_ino
-            found, _ = mapped(path)
+            with objects.finding():
+                path = local_file(objects, key, directory, state.stop.check)
+                number = path.stat().st_ino
+                found, _ = mapped(path)
         except FileNotFoundError as error:
             raise ExecutionError("the file of the dataset is missing", "dataset_unavailable") from error
         except DamagedFile as error:

@@ -48,10 +48,12 @@ def viewed(
         state.values = LRU(FILES)
     found: Arrays | None = state.values.get(asked["key"])
     if found is None:
+        objects = Objects(state.settings["objects"])
         try:
-            path = _path(state, asked["key"])
-            _check(state, path, asked["sha256"])
-            found, _ = mapped(path)
+            with objects.finding():
+                path = local_file(objects, asked["key"], Path(state.settings["data_dir"]), state.stop.check)
+                _check(state, path, asked["sha256"])
+                found, _ = mapped(path)
         except FileNotFoundError:
             raise ExecutionError("the file of the program's values is missing", "values_missing") from None
         except DamagedFile as error:
@@ -103,11 +105,6 @@ class Kind(NamedTuple):
 
 def _check_values(program: Program, values: Mapping[str, Any], args: Mapping[str, Any] = NO_ARGS) -> None:
     check_values(program, values, args, roles={"parameter": VALUES, "state": VALUES})
-
-
-def _path(state: WorkerState, key: str) -> Path:
-    """The file on this machine; one of a remote store is copied first."""
-    return local_file(Objects(state.settings["objects"]), key, Path(state.settings["data_dir"]), state.stop.check)
 
 
 def _check(state: WorkerState, path: Path, sha256: str) -> None:

@@ -17,11 +17,11 @@ from service.checkpoints import Checkpoints
 from service.checkpoints.checkpoints import new_key
 from service.http.file_answer import range_of
 from service.ids import REPEATABLE, Repeatable, new_id
-from service.objects import Objects
 from service.problems import HttpProblem
 from service.store import checkpoints as rows
 from service.store.checkpoints import StoredCheckpoint
 from service.store.errors import StorageFull
+from tests.service.prepared import prepared
 from tests.service.store.conftest import make_store, store
 
 __all__ = ["make_store", "store"]
@@ -35,7 +35,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture
 def kept(store, tmp_path: Path) -> Checkpoints:
-    return Checkpoints(store, Objects(str(tmp_path / "objects")))
+    return Checkpoints(store, prepared(str(tmp_path / "objects")))
 
 
 def made(kept: Checkpoints, size: int = 10, **more: Any) -> StoredCheckpoint:

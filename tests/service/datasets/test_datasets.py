@@ -18,7 +18,6 @@ from service.datasets import Datasets
 from service.datasets.ingest import Ingest, Named
 from service.datasets.options import Options
 from service.datasets.uploads import Upload, Uploads
-from service.objects import Objects
 from service.objects.tensor_file import mapped
 from service.problems import HttpProblem
 from service.settings import LEAST_WORKER_MEMORY, Settings
@@ -28,6 +27,7 @@ from service.store.orphans import Orphans
 from service.store.store import Store
 from tests.processes import open_files
 from tests.service.datasets.tables import as_csv, as_npz
+from tests.service.prepared import prepared
 
 
 class House:
@@ -36,7 +36,7 @@ class House:
     def __init__(self, directory: Path, objects: str = "", database: str = "", **settings: Any) -> None:
         self.settings = Settings(data_dir=directory, objects_url=objects, workers=1, **settings)
         self.store = Store(directory, database)
-        self.objects = Objects(self.settings.objects)
+        self.objects = prepared(self.settings.objects)
         self.datasets = Datasets(self.store, self.objects, directory, self.settings.datasets)
         self.uploads = Uploads(self.settings, self.store, self.objects)
         self.ingest = Ingest(self.settings, self.datasets, self.uploads)

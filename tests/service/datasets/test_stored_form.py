@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 
 from service.datasets import Column, Dataset, Datasets, dataset_id
-from service.objects import Objects
 from service.store import tables
 from service.store.store import Store
+from tests.service.prepared import prepared
 
 SHA = hashlib.sha256(b"content").hexdigest()
 DATASET = Dataset(
@@ -30,7 +30,7 @@ def test_a_dataset_is_read_as_it_was_stored_and_by_its_tenant_alone(tmp_path):
     async def scenario():
         store = Store(tmp_path)
         await store.open()
-        datasets = Datasets(store, Objects(str(tmp_path / "objects")), tmp_path)
+        datasets = Datasets(store, prepared(str(tmp_path / "objects")), tmp_path)
         await store.write(lambda c: c.execute(tables.datasets.insert(), DATASET.row("a")))
         await store.write(lambda c: c.execute(tables.datasets.insert(), DATASET.row("b")))
         found = await datasets.get("a", DATASET.id), await datasets.get("c", DATASET.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import http.server
 import json
@@ -22,10 +23,15 @@ import pytest
 
 from service.cli.main import main
 from service.doctor import Finding, examine, gpu, machine, storage
+from service.objects import Objects
+from service.store.directory import DataDirectory
+from service.store.file_directory import take_directory
 from service.store.sqlite_file import create_database
+from service.store.store import Store
 from tests.certificates import certificate
 from tests.ports import free_port
 from tests.service.conftest import Served, serve
+from tests.service.prepared import prepared
 
 Patch = pytest.MonkeyPatch
 MIB = 2**20
@@ -317,8 +323,41 @@ def no_server(path: Path, patch: Patch) -> dict[str, Any]:
 
 
 def objects_not_writable(path: Path, patch: Patch) -> dict[str, Any]:
+    def refuse(**more: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
     (path / "objects").mkdir()
-    (path / "objects" / "doctor").write_text("a file where a folder must be")
+    patch.setattr(storage.tempfile, "TemporaryFile", refuse)
+    return {}
+
+
+def files_of_a_database(path: Path, patch: Patch) -> dict[str, Any]:
+    """A store whose directory of files is away."""
+    store = Store(path)
+    store.open_now()
+    asyncio.run(take_directory(store, Objects(str(path / "objects"))))
+    store.close_now()
+    (path / "objects").rename(path / "away")
+    return {}
+
+
+def files_not_mounted(path: Path, patch: Patch) -> dict[str, Any]:
+    files_of_a_database(path, patch)
+    (path / "objects").mkdir()
+    return {}
+
+
+def files_away_from_a_service(path: Path, patch: Patch) -> dict[str, Any]:
+    files_not_mounted(path, patch)
+    holder = DataDirectory(path)
+    holder.claim()
+    patch.setattr(storage, "_holder", holder, raising=False)  # keeps the lock until the test ends
+    return {}
+
+
+def files_of_another_store(path: Path, patch: Patch) -> dict[str, Any]:
+    files_of_a_database(path, patch)
+    prepared(str(path / "objects"))
     return {}
 
 
@@ -387,6 +426,10 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (database_locked, "database", "wrong", "locked"),
     (no_server, "database", "wrong", "cannot be reached"),
     (objects_not_writable, "objects", "wrong", "cannot be written"),
+    (files_of_a_database, "objects", "wrong", "is not the directory of files"),
+    (files_not_mounted, "objects", "wrong", "has no file .backpass"),
+    (files_away_from_a_service, "objects", "wrong", "has no file .backpass"),
+    (files_of_another_store, "objects", "wrong", "is the directory of another store"),
     (objects_are_a_dead_link, "objects", "wrong", "is a link that leads to nothing"),
     (open_key, "secrets", "warning", "others may read"),
     (missing_key, "secrets", "wrong", "No such file"),

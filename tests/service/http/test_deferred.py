@@ -11,13 +11,13 @@ import pytest
 from service.http import deferred
 from service.http.deferred import Deferred, Operations
 from service.http.recorded import Recorded
-from service.objects import Objects
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import operations as rows
 from service.store.errors import StorageUnavailable
 from service.store.operations import StoredOperation
 from service.store.store import Store
+from tests.service.prepared import prepared
 
 
 def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same():
@@ -85,7 +85,7 @@ def house(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.open_now()
     failing = Failing(store)
-    yield failing, Operations(Settings(), failing, Objects(str(tmp_path / "objects")), "api_1")  # type: ignore[arg-type]
+    yield failing, Operations(Settings(), failing, prepared(str(tmp_path / "objects")), "api_1")  # type: ignore[arg-type]
     store.close_now()
 
 

@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from service.http.idempotency import Idempotency, Idempotent
 from service.ids import new_id
-from service.objects import Objects
 from service.settings import Settings
 from service.store import idempotency as rows
 from service.store.errors import StorageUnavailable
 from service.store.presence import Presence
 from service.store.store import Store
+from tests.service.prepared import prepared
 
 Call = Callable[..., Awaitable[tuple[int, dict[str, str], Any]]]
 
@@ -72,7 +72,7 @@ class House:
         await self.store.open()
         if new or not hasattr(self, "service"):
             self.service = Idempotent(
-                self.app, Idempotency(Settings(), self.store, Objects(str(self.path / "o")), new_id("api_"))
+                self.app, Idempotency(Settings(), self.store, prepared(str(self.path / "o")), new_id("api_"))
             )
         messages: list[Any] = []
         headers = [(b"idempotency-key", key.encode()), (b"content-length", b"%d" % len(body))]
@@ -271,7 +271,7 @@ async def test_a_long_answer_is_stored_in_a_file_and_repeated(house):
     again = await house.call(new=True)
 
     assert again[2] == first[2]
-    assert len(list(Objects(str(house.path / "o")).keys())) == 1
+    assert len(list(prepared(str(house.path / "o")).keys())) == 1
 
 
 @pytest.mark.anyio

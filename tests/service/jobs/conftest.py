@@ -21,12 +21,12 @@ from service.engine import RemoteError, Reply
 from service.http.tensor_payloads import Answer
 from service.ids import new_id
 from service.jobs import Job, JobStore, Runner, Spec
-from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem
 from service.sessions.replay import Answered
 from service.store.store import Store
 from service.worker import fit
+from tests.service.prepared import prepared
 from tests.service.worker.test_fit import COLUMNS, KEY, ROWS, Side, classifier
 
 __all__ = ["Clock", "FakeSessions", "House", "described"]
@@ -114,7 +114,7 @@ class House:
         self.saved: list[tuple[str, int]] = []
         self.replaced: list[list[int]] = []
         self.runners: list[Runner] = []
-        Objects(str(root / "objects")).write(KEY, chunks(COLUMNS, {}))
+        prepared(str(root / "objects")).write(KEY, chunks(COLUMNS, {}))
 
     async def checkpointed(self, session: Any, job: Job, step: int, replaces: Collection[int] = ()) -> str:
         self.saved.append((job.id, step))

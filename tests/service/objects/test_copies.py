@@ -9,11 +9,12 @@ import pytest
 from service.objects import Objects
 from service.objects import copies as of_copies
 from service.objects.copies import copies, delete_copies, delete_unfinished, local_file, place_of
+from tests.service.prepared import prepared
 
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Objects:
-    return Objects(f"memory://{tmp_path.name}")
+    return prepared(f"memory://{tmp_path.name}")
 
 
 def test_a_file_of_a_remote_store_is_copied_once(tmp_path, remote):
@@ -27,7 +28,7 @@ def test_a_file_of_a_remote_store_is_copied_once(tmp_path, remote):
 
 
 def test_a_file_of_a_directory_is_not_copied(tmp_path):
-    objects = Objects(str(tmp_path / "objects"))
+    objects = prepared(str(tmp_path / "objects"))
     objects.write("datasets/abc", [b"content"])
 
     assert local_file(objects, "datasets/abc", tmp_path) == tmp_path / "objects/datasets/abc"

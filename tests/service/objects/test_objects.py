@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from service.objects import DamagedFile, Objects, Written
+from service.objects.marker import MARKER
 from service.objects.tensor_file import chunks, mapped, read
+from tests.service.prepared import prepared
 
 
 @pytest.fixture(params=["directory", "fsspec"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
-    return Objects(str(tmp_path / "objects") if request.param == "directory" else f"memory://{tmp_path.name}")
+    return prepared(str(tmp_path / "objects") if request.param == "directory" else f"memory://{tmp_path.name}")
 
 
 def test_a_written_file_is_read_back_with_its_size_and_digest(objects):
@@ -42,7 +44,7 @@ def test_deleting_a_file_twice_is_safe(objects):
 
 
 def test_a_file_that_is_deleted_while_it_is_stored_is_no_error(tmp_path, monkeypatch):
-    objects, source, rename = Objects(str(tmp_path / "objects")), tmp_path / "source", os.rename
+    objects, source, rename = prepared(str(tmp_path / "objects")), tmp_path / "source", os.rename
     source.write_bytes(b"x")
 
     def rename_and_delete(old, new):
@@ -58,7 +60,7 @@ def test_a_file_that_is_deleted_while_it_is_stored_is_no_error(tmp_path, monkeyp
 
 
 def test_a_write_that_fails_leaves_no_file(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
 
     def parts():
         yield b"one"
@@ -68,23 +70,23 @@ def test_a_write_that_fails_leaves_no_file(tmp_path):
         objects.write("a/b", parts())
 
     assert list(objects.keys()) == []
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [MARKER]
 
 
 def test_partial_files_of_dead_writers_are_swept(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     objects.write("a", [b"x"])
     (tmp_path / "b.abc.partial").write_bytes(b"torn")
 
     objects.sweep()
 
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a", MARKER}
 
 
 @pytest.mark.parametrize("key", ["../a", "/a", "a/../b", "A", "", "a//b", "a\x00"])
 def test_keys_cannot_leave_the_store(tmp_path, key):
     with pytest.raises(ValueError):
-        Objects(str(tmp_path)).write(key, [b"x"])
+        prepared(str(tmp_path)).write(key, [b"x"])
 
 
 def test_a_file_is_checked_against_its_size_and_digest(objects):
@@ -99,7 +101,7 @@ def test_a_file_is_checked_against_its_size_and_digest(objects):
 
 
 def test_a_recent_partial_file_of_a_shared_directory_is_kept(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     for name, age in (("new", 60), ("old", 4000)):
         (tmp_path / f"{name}.partial").write_bytes(b"torn")
         os.utime(tmp_path / f"{name}.partial", (time.time() - age,) * 2)
@@ -111,7 +113,7 @@ def test_a_recent_partial_file_of_a_shared_directory_is_kept(tmp_path):
 
 @pytest.mark.parametrize("failing", ["fsync", "rename"])
 def test_a_failure_of_the_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch, failing):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
 
     def refused(*_: object) -> None:
         raise OSError(errno.EIO, "refused")
@@ -121,11 +123,11 @@ def test_a_failure_of_the_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypa
         objects.write("a", [b"x"])
     monkeypatch.undo()
 
-    assert [path.name for path in tmp_path.iterdir()] == []
+    assert [path.name for path in tmp_path.iterdir()] == [MARKER]
 
 
 def test_folders_go_with_their_last_file_while_others_write_into_them(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     failed: list[BaseException] = []
 
     def work(name: str) -> None:
@@ -143,11 +145,11 @@ def test_folders_go_with_their_last_file_while_others_write_into_them(tmp_path):
         thread.join()
 
     assert failed == []
-    assert {path.name for path in tmp_path.iterdir()} <= {".hold", ".deleted"}
+    assert {path.name for path in tmp_path.iterdir()} <= {".hold", ".deleted", MARKER}
 
 
 def test_deletions_wait_until_they_are_held_no_more(tmp_path):
-    objects, other = Objects(str(tmp_path)), Objects(str(tmp_path))
+    objects, other = prepared(str(tmp_path)), prepared(str(tmp_path))
     for key in ("a/old", "a/new", "b"):
         objects.write(key, [b"before"])
 
@@ -165,7 +167,7 @@ def test_deletions_wait_until_they_are_held_no_more(tmp_path):
 
 
 def test_deletions_that_a_dead_backup_left_over_are_done_at_the_next_start(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     objects.write("a", [b"x"])
     holding = objects.held()
     holding.__enter__()
@@ -195,7 +197,7 @@ TENSORS = {
 
 
 def test_tensors_are_mapped_and_read_bit_for_bit(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     objects.write("t", chunks(TENSORS, {"about": "ä"}))
 
     path = objects.local_path("t")

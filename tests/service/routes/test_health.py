@@ -28,7 +28,7 @@ def test_the_paths_of_the_open_inference_protocol_answer_like_our_own(client: ht
 def test_readiness_lists_each_check(client: httpx.Client) -> None:
     checks = client.get("/healthz/ready").json()["checks"]
 
-    assert set(checks) == {"running", "workers", "data_directory", "store", "disk"}
+    assert set(checks) == {"running", "workers", "data_directory", "store", "objects", "disk"}
     assert all(check["ok"] and check["detail"] for check in checks.values())
 
 

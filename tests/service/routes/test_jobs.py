@@ -24,7 +24,6 @@ from examples.models import digits_mlp
 from service.datasets import Datasets
 from service.jobs import Job, JobStore, Spec
 from service.jobs.curves import Row
-from service.objects import Objects
 from service.problems import HttpProblem
 from service.routes import job_submission, jobs
 from service.sampling import Sampling
@@ -32,6 +31,7 @@ from service.store.errors import StorageUnavailable
 from service.store.store import Store
 from service.store.tables import datasets as datasets_table
 from tests.service.conftest import Served, serve
+from tests.service.prepared import prepared
 from tests.service.wire import FILE, file_of, read_file
 
 ROWS = 203
@@ -458,7 +458,7 @@ def test_a_job_whose_dataset_is_deleted_during_its_submission_is_refused_and_not
     closed: list[str] = []
 
     async def scenario() -> tuple[HttpProblem, list[Any]]:
-        store, objects = Store(tmp_path), Objects(str(tmp_path / "objects"))
+        store, objects = Store(tmp_path), prepared(str(tmp_path / "objects"))
         await store.open()
         kept = Datasets(store, objects, tmp_path)
         ids = {"/dataset_id": "dst_1", "/validation/dataset_id": "dst_2"}

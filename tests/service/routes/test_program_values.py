@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load
 
 from service.engine import RemoteError
-from service.objects import Objects
 from service.problems import from_exception
 from service.routes import named_programs
 from tests.programs import Sketch
+from tests.service.prepared import prepared
 from tests.service.wire import array, file_of, problem, read_file, tensor, tensors
 
 X, W = [[1.0, 2.0], [3.0, -1.0]], [[0.5], [-2.0]]
@@ -339,7 +339,7 @@ def test_a_file_of_values_in_the_request_goes_with_stored_ones(client, stored):
 async def test_values_that_were_deleted_and_stored_again_during_a_call_can_be_asked_for_again(
     monkeypatch, tmp_path, is_back
 ):
-    files = Objects(str(tmp_path))
+    files = prepared(str(tmp_path))
     if is_back:
         files.write("values/a", [b"values"])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from service.objects import Objects
 from service.sessions import journal
 from service.settings import Settings
 from service.store.store import Store
+from tests.service.prepared import prepared
 from tests.service.sessions.fake_service import Faults, Process
 
 
@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 async def process(tmp_path: Path) -> AsyncIterator[Process]:
     store = Store(tmp_path)
     await store.open()
-    yield Process(store, Objects(str(tmp_path / "objects")), Faults(random.Random(0)), Settings())
+    yield Process(store, prepared(str(tmp_path / "objects")), Faults(random.Random(0)), Settings())
     await store.close()
 
 
@@ -32,7 +32,7 @@ async def process(tmp_path: Path) -> AsyncIterator[Process]:
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[Process, Process]]:
     store = Store(tmp_path)
     await store.open()
-    objects, settings = Objects(str(tmp_path / "objects")), Settings(checkpoint_interval=60.0)
+    objects, settings = prepared(str(tmp_path / "objects")), Settings(checkpoint_interval=60.0)
     first, second = (Process(store, objects, Faults(random.Random(0)), settings, shared=True) for _ in range(2))
     yield first, second
     await store.close()

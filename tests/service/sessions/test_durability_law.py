@@ -25,6 +25,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.settings import Settings
 from service.store.store import Store
+from tests.service.prepared import prepared
 from tests.service.sessions.fake_service import Faults, Model, Process, tensor
 
 pytestmark = pytest.mark.anyio
@@ -241,7 +242,7 @@ async def one_call(client: Client) -> None:
 
 async def example(seed: int, store: Store, folder: Path, shared: bool = False) -> None:
     rng = random.Random(seed)
-    client = Client(rng, store, Objects(str(folder / "objects")), shared)
+    client = Client(rng, store, prepared(str(folder / "objects")), shared)
     await client.open()
     if rng.random() < 0.9:
         client.faults.kill = rng.choice([0.0, 0.02, 0.05])

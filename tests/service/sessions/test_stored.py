@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from service.objects import Objects
 from service.sessions.entry import Entry
 from service.sessions.session import Session
 from service.sessions.stored import StoredSessions
 from service.store.store import Store
+from tests.service.prepared import prepared
 
 
 def entry(rate: int) -> Entry:
@@ -36,7 +36,7 @@ def test_a_deleted_entry_does_not_come_back_though_its_commit_arrives_late(
     """As after a call whose answer from the database was lost: its transaction may end after the next one begins."""
     store = Store(None, postgres_url)
     store.open_now()
-    stored = StoredSessions(store, Objects(str(tmp_path / "objects")), "api_1")
+    stored = StoredSessions(store, prepared(str(tmp_path / "objects")), "api_1")
     begun, commits = threading.Event(), threading.Event()
 
     async def run() -> list[Any]:

@@ -25,6 +25,7 @@ from service.store.programs import ProgramStore
 from service.store.sqlite_file import FILE
 from service.store.store import Store
 from service.store.tables import checkpoints, tenants
+from tests.service.prepared import prepared
 
 PROGRAM = ProgramText.of({"blocks": [{"ops": []}]})
 CONTENT = b"weights" * 100_000
@@ -71,7 +72,7 @@ def settings(tmp_path: Path) -> Settings:
         await store.open()
         await ProgramStore(store, 10).put("local", PROGRAM, b"{}")
         for number in (1, 2):
-            await store.write(checkpoint(Objects(made.objects), number))
+            await store.write(checkpoint(prepared(made.objects), number))
         await store.close()
 
     asyncio.run(fill())
@@ -87,7 +88,7 @@ def test_a_restored_backup_has_every_row_and_every_file(settings, tmp_path):
     assert any("2, 1.4 MB" in line for line in lines)
     assert set(manifest.objects) == {"checkpoints/1", "checkpoints/2"}
     assert manifest.objects["checkpoints/1"].sha256 == hashlib.sha256(CONTENT + b"1").hexdigest()
-    store, objects = Store(back.data_dir), Objects(back.objects)
+    store, objects = Store(back.data_dir), prepared(back.objects)
     store.open_now()
     found = asyncio.run(ProgramStore(store, 10).get("local", PROGRAM.id))
     assert found is not None
@@ -99,7 +100,7 @@ def test_a_restored_backup_has_every_row_and_every_file(settings, tmp_path):
 
 def test_a_backup_of_a_running_service_is_one_state_of_it(settings, tmp_path):
     """Rows and files come and go all the time, the files first and last; both always name each other."""
-    objects = Objects(settings.objects)
+    objects = prepared(settings.objects)
     backups = [tmp_path / f"backup{n}" for n in range(3)]
 
     async def run() -> None:
@@ -148,7 +149,7 @@ def test_a_backup_of_a_running_service_is_one_state_of_it(settings, tmp_path):
         named = asyncio.run(store.read(keys))
         store.close_now()
         assert len(named) in (2, 3)
-        assert all(Objects(back.objects).size(key) > len(CONTENT) for key in named)
+        assert all(prepared(back.objects).size(key) > len(CONTENT) for key in named)
     assert not list(settings.data_dir.glob("snapshot-*"))
 
 
@@ -220,7 +221,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_restored(settings, tmp_path,
 
 
 def test_a_backup_notices_stored_files_that_are_gone_or_damaged(settings, tmp_path):
-    path = Objects(settings.objects).local_path("checkpoints/1")
+    path = prepared(settings.objects).local_path("checkpoints/1")
     assert path is not None
     path.write_bytes(b"changed")
     with pytest.raises(BackupError, match="checkpoints/1 is damaged"):
@@ -313,7 +314,7 @@ def test_postgresql_is_backed_up_by_its_own_programs(postgres_server, postgres_u
     made = Settings(data_dir=tmp_path / "data", database_url=postgres_url)
     store = Store(made.data_dir, postgres_url)
     store.open_now()
-    asyncio.run(store.write(checkpoint(Objects(made.objects), 1)))
+    asyncio.run(store.write(checkpoint(prepared(made.objects), 1)))
     row = {"id": "ä", "limits": "{}", "created": 0, "changes": 0}
     asyncio.run(store.write(lambda c: c.execute(insert(tenants), row) and None))
 
@@ -333,7 +334,7 @@ def test_postgresql_is_backed_up_by_its_own_programs(postgres_server, postgres_u
     again.open_now()
     assert asyncio.run(again.read(keys)) == ["checkpoints/1"]
     assert asyncio.run(again.read(lambda c: c.execute(select(tenants.c.id)).scalar())) == "ä"
-    assert Objects(back.objects).read("checkpoints/1") == CONTENT + b"1"
+    assert prepared(back.objects).read("checkpoints/1") == CONTENT + b"1"
     again.close_now()
     with pytest.raises(BackupError, match="pg_restore failed"):
         restore(Settings(data_dir=tmp_path / "more", database_url=url), tmp_path / "backup", quiet)

@@ -201,6 +201,7 @@ from tests.service.store.test_durability import add, names
 store, flag = Store(Path(sys.argv[1])), Path(sys.argv[2])
 objects = Objects(sys.argv[1] + "/objects")
 store.open_now()
+objects.prepare()
 asyncio.run(store.write(add("before")))
 flag.touch()
 for name in ("lost", "lost too"):

@@ -6,9 +6,10 @@ import errno
 
 import pytest
 
-from service.objects import DamagedFile, Objects
+from service.objects import DamagedFile
 from service.store.errors import StorageFull, StorageUnavailable, StoreDamaged
 from service.store.files import storage_errors
+from tests.service.prepared import prepared
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from service.store.files import storage_errors
     ],
 )
 def test_a_failure_of_a_stored_file_is_a_refusal_without_paths_for_clients(tmp_path, error, kind, status):
-    with pytest.raises(kind) as refused, storage_errors(Objects(str(tmp_path))):
+    with pytest.raises(kind) as refused, storage_errors(prepared(str(tmp_path))):
         raise error
 
     assert refused.value.status == status
@@ -31,6 +32,6 @@ def test_a_failure_of_a_stored_file_is_a_refusal_without_paths_for_clients(tmp_p
 
 
 def test_a_missing_file_is_for_the_caller_to_judge(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     with pytest.raises(FileNotFoundError), storage_errors(objects):
         objects.read("none")

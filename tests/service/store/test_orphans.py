@@ -12,10 +12,11 @@ from service.http import recorded
 from service.objects import Objects
 from service.store import orphans
 from service.store.orphans import Orphans
+from tests.service.prepared import prepared
 
 
 def test_a_file_is_deleted_when_nothing_has_named_it_for_an_hour(tmp_path, monkeypatch):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     for key in ("a/named", "a/never", "a/late", "b/other"):
         objects.write(key, [b"x"])
     rows = {"a/named"}
@@ -36,7 +37,7 @@ def test_a_file_is_deleted_when_nothing_has_named_it_for_an_hour(tmp_path, monke
 
 def test_a_file_that_an_earlier_process_left_is_deleted_by_its_own_age(tmp_path, monkeypatch):
     monkeypatch.setattr(orphans, "CONFIRM_S", 0.0)
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     for key in ("a/named", "a/left", "a/new"):
         objects.write(key, [b"x"])
     for key in ("a/named", "a/left"):
@@ -52,7 +53,7 @@ def test_a_file_that_an_earlier_process_left_is_deleted_by_its_own_age(tmp_path,
 
 def test_an_old_file_stays_whose_row_appears_while_the_sweep_waits(tmp_path, monkeypatch):
     monkeypatch.setattr(orphans, "CONFIRM_S", 0.0)
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     objects.write("a/late", [b"x"])
     _make_old(objects, "a/late", 3601.0)
     answers = iter([set(), {"a/late"}])
@@ -73,7 +74,7 @@ def _make_old(objects: Objects, key: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("url", ["directory", "memory"])
 def test_files_of_answers_are_kept_for_a_day(url, tmp_path):
-    objects = Objects(str(tmp_path / "objects") if url == "directory" else f"memory://{tmp_path.name}")
+    objects = prepared(str(tmp_path / "objects") if url == "directory" else f"memory://{tmp_path.name}")
     objects.write("answers/one", [b"x"])
 
     assert asyncio.run(recorded.kept({"answers/one", "answers/none"}, objects)) == {"answers/one", "answers/none"}
@@ -81,7 +82,7 @@ def test_files_of_answers_are_kept_for_a_day(url, tmp_path):
 
 
 def test_files_of_answers_older_than_a_day_have_no_row(tmp_path):
-    objects = Objects(str(tmp_path))
+    objects = prepared(str(tmp_path))
     objects.write("answers/one", [b"x"])
     _make_old(objects, "answers/one", 25 * 3600.0)
 

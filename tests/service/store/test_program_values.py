@@ -20,13 +20,14 @@ from service.store.program_text import ProgramText
 from service.store.program_values import NewValues
 from service.store.programs import MissingValues, ProgramStore, TooManyPrograms
 from service.store.store import Store
+from tests.service.prepared import prepared
 
 SIGNATURE = b'{"feeds":[]}'
 
 
 @pytest.fixture
 def objects(tmp_path):
-    return Objects(str(tmp_path / "objects"))
+    return prepared(str(tmp_path / "objects"))
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_the_id_of_a_program_with_values_is_that_of_its_document():
 
 def test_a_backup_has_the_values_or_says_that_they_are_missing(tmp_path):
     settings = Settings(data_dir=tmp_path / "data")
-    objects = Objects(settings.objects)
+    objects = prepared(settings.objects)
     store = Store(settings.data_dir)
     store.open_now()
     values = new(tmp_path, 2.0)

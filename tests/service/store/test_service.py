@@ -91,7 +91,7 @@ def test_readiness_names_the_lost_directory_until_it_is_back(tmp_path):
         directory.rename(tmp_path / "away")
 
         assert client.get("/healthz/ready").status_code == 503
-        assert checks(client) == {"data_directory"}
+        assert checks(client) == {"data_directory", "objects"}
         lost = problem(client.post("/v1/programs", json={"program": fresh("lost")}), 503, "storage-unavailable")
         assert lost["retryable"]
         problem(client.delete(f"/v1/programs/{REGRESSION_ID}"), 503, "storage-unavailable")

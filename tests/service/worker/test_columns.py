@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from core.ir.errors import ExecutionError
-from service.objects import DamagedFile, Objects
+from service.objects import DamagedFile
 from service.objects.tensor_file import chunks
 from service.worker import columns
 from service.worker.columns import stored
+from tests.service.prepared import prepared
 
 
 def test_a_worker_reads_a_dataset_that_another_process_stored_in_a_remote_store(tmp_path: Path):
     """The job of the process that made the copy at its submission may go on in another process, on another machine."""
     url = f"memory://{tmp_path.name}"
-    Objects(url).write("datasets/abc", chunks({"x": np.arange(3)}, {}))
+    prepared(url).write("datasets/abc", chunks({"x": np.arange(3)}, {}))
     polled: list[Any] = []
     settings = {"data_dir": str(tmp_path), "objects_url": url}
     state: Any = SimpleNamespace(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from core.ir.errors import CoreError, InvalidProgram, ProgramError
-from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.worker import derive, optimizer_state, sessions, snapshot, training
 from tests.programs import Sketch
+from tests.service.prepared import prepared
 from tests.service.worker.test_last_step import going
 from tests.service.worker.test_snapshot import KEY, Side, feeds, model, same_bits
 
@@ -158,7 +158,7 @@ def test_given_values_replace_those_of_the_checkpoint(tmp_path):
 def test_plain_files_of_parameters_start_a_session(tmp_path):
     sketch = model()
     values = {name: value for name, value in sketch.values.items() if name not in ("x", "i")}
-    Objects(str(tmp_path)).write(KEY, chunks(values, {}))
+    prepared(str(tmp_path)).write(KEY, chunks(values, {}))
     other = Side(tmp_path)
     settings = {"query": {"loss": "loss"}, "optimizer": ADAM, "clip": None, "loss_scale": None, "seed": 1}
     args = {"id": "s", "key": KEY, "document": sketch.document, "optimizer_state": False, **PLAIN, "changes": settings}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from core.ir.errors import CoreError, ExecutionError, ProgramError
-from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.sampling import Sampling
 from service.settings import Settings
@@ -19,6 +18,7 @@ from service.worker.columns import is_lossless
 from service.worker.session import WorkerSession
 from service.worker.state import WorkerState
 from tests.programs import Sketch
+from tests.service.prepared import prepared
 from tests.service.worker.test_last_step import going
 
 RNG = np.random.default_rng(11)
@@ -92,7 +92,7 @@ class Side:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    Objects(str(tmp_path / "objects")).write(KEY, chunks(COLUMNS, {}))
+    prepared(str(tmp_path / "objects")).write(KEY, chunks(COLUMNS, {}))
     return tmp_path
 
 
@@ -199,7 +199,7 @@ def test_a_failure_between_steps_keeps_the_earlier_ones_and_tells_their_number(r
 def test_a_value_that_is_not_finite_stops_before_its_step(root):
     columns = {**COLUMNS, "x": COLUMNS["x"].copy()}
     columns["x"][20] = np.nan
-    Objects(str(root / "objects")).write("datasets/bad", chunks(columns, {}))
+    prepared(str(root / "objects")).write("datasets/bad", chunks(columns, {}))
     data = {**described(shuffle=False), "key": "datasets/bad"}
     strict = Side(root, classifier())
     said = strict.fit(data, 0, 5)
@@ -353,7 +353,7 @@ def test_the_check_refuses_sizes_that_the_ops_refuse(root):
     ],
 )
 def test_a_conversion_is_lossless_if_every_value_comes_back(tmp_path, values, dtype, exact):
-    Objects(str(tmp_path / "objects")).write(KEY, chunks({"v": values}, {}))
+    prepared(str(tmp_path / "objects")).write(KEY, chunks({"v": values}, {}))
     state = WorkerState("w", "cpu", np, Settings(data_dir=tmp_path).model_dump(mode="json"), going())
     assert is_lossless(state, KEY, "v", np.dtype(dtype)) is exact
 

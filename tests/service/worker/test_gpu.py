@@ -23,7 +23,6 @@ from core.ir.errors import ExecutionError
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from service import gpu_tests
-from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.settings import Settings
 from service.worker import gpu, gpu_deadline, main, sessions, snapshot, training
@@ -33,6 +32,7 @@ from tests.cupy_stand_in import Array, installed
 from tests.device.driver import MICROSECOND, EmulatedDriver
 from tests.device.emulator import compiler
 from tests.device.worker_gpu import backend_on, emulated_cuda
+from tests.service.prepared import prepared
 from tests.service.worker import test_fit
 from tests.service.worker.test_last_step import RNG, WRONG, Side, feeds, going, noisy, same
 
@@ -186,7 +186,7 @@ def test_other_calls_between_bound_steps_see_and_change_their_values(sides):
 
 
 def test_a_fit_equals_one_on_the_processor(backend, tmp_path, monkeypatch):
-    Objects(str(tmp_path / "objects")).write(test_fit.KEY, chunks(test_fit.COLUMNS, {}))
+    prepared(str(tmp_path / "objects")).write(test_fit.KEY, chunks(test_fit.COLUMNS, {}))
     on_cpu = test_fit.Side(tmp_path, test_fit.classifier(), compile="never")
     monkeypatch.setattr(test_fit, "WorkerState", partial(gpu_state, backend))
     on_gpu = test_fit.Side(tmp_path, test_fit.classifier(), compile="always")
@@ -243,7 +243,7 @@ def test_a_bound_step_that_fails_changes_nothing(sides, wrong):
 
 def test_a_saved_session_goes_on_on_the_processor_and_the_other_way_round(sides, tmp_path):
     for side in sides:
-        side.state.settings |= {"objects": str(tmp_path)}
+        side.state.settings |= {"objects": prepared(str(tmp_path)).url}
     on_gpu, on_cpu = sides
     for source, target, key in ((on_gpu, on_cpu, "checkpoints/a"), (on_cpu, on_gpu, "checkpoints/b")):
         for _ in range(3):

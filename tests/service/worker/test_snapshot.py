@@ -22,6 +22,7 @@ from service.worker import sessions, snapshot, training
 from service.worker.session import WorkerSession
 from service.worker.state import WorkerState
 from tests.programs import Sketch
+from tests.service.prepared import prepared
 from tests.service.worker.test_last_step import going
 
 KEY = "checkpoints/a"
@@ -49,7 +50,9 @@ class Side:
 
     def __init__(self, folder: Path, compile: str = "never") -> None:
         found = Settings(compile=compile, data_dir=folder)  # type: ignore[arg-type]
-        self.state = WorkerState("w", "cpu", np, found.model_dump(mode="json") | {"objects": str(folder)}, going())
+        self.state = WorkerState(
+            "w", "cpu", np, found.model_dump(mode="json") | {"objects": prepared(str(folder)).url}, going()
+        )
         self.seq = 0
 
     def create(self, sketch: Sketch, optimizer: dict[str, Any], **more: Any) -> Side:
