@@ -140,35 +140,23 @@ def _times_to_whole(x: Number, factor: float) -> tuple[Number, Number]:
     return shifted - magic, shifted.bits() - x.const(magic).bits()
 
 
-def exponential(x: Number, low: Number | None = None, kept: Number | None = None) -> Number:
-    """``exp(x - low)`` for an x between UNDERFLOW and OVERFLOW. kept: lanes that are needed; others are 0."""
+def exponential(x: Number, low: Number | None = None) -> Number:
+    """``exp(x - low)`` for an x between UNDERFLOW and OVERFLOW."""
     n, k, r = reduce(x, low)
     square = r * r
-    return scale_by_power(fma(r, fma(r, by_pairs(r, square, EXP[x.dtype]), 1.0), 1.0), n, k, kept)
-
-
-def from_below(x: Number, least: float) -> tuple[Number, Number]:
-    """(the larger of x and `least`, the lanes where x is not below `least`).
-
-    In the other lanes the result of the caller rounds to 0, and a CPU takes a hundred times as long for such a result:
-    the exponential of a score that a mask hides, for example.
-    """
-    less = x < least
-    return maximum(x, least), where(less, less.const(False), less.const(True))
+    return scale_by_power(fma(r, fma(r, by_pairs(r, square, EXP[x.dtype]), 1.0), 1.0), n, k)
 
 
 def exp(f: Function, x: IRValue) -> IRValue:
     """e^x. Within 0.9 ulp."""
-    a, kept = from_below(minimum(Number(f, x), OVERFLOW[x.dtype]), UNDERFLOW[x.dtype])
-    return exponential(a, kept=kept).value
+    return exponential(maximum(minimum(Number(f, x), OVERFLOW[x.dtype]), UNDERFLOW[x.dtype])).value
 
 
 def exp2(f: Function, x: IRValue) -> IRValue:
     """2^x, exact for integers. Within 0.9 ulp."""
     least, most = (-151.0, 129.0) if x.dtype == "float32" else (-1076.0, 1025.0)
-    a, kept = from_below(minimum(Number(f, x), most), least)
-    n, k, r = whole_and_rest(a)
-    return scale_by_power(polynomial(r, (1.0, *EXP2[x.dtype])), n, k, kept).value
+    n, k, r = whole_and_rest(maximum(minimum(Number(f, x), most), least))
+    return scale_by_power(polynomial(r, (1.0, *EXP2[x.dtype])), n, k).value
 
 
 def whole_and_rest(x: Number) -> tuple[Number, Number, Number]:

@@ -153,6 +153,15 @@ class Number:
     def abs(self) -> Number:
         return self.call("fabs")
 
+    def nearest(self) -> Number:
+        """The nearest integer, as an integer of the same size."""
+        f, lanes, dtype = self.function, self.value.lanes, _INTEGER[self.dtype]
+        size = f"{np.dtype(self.dtype).itemsize * 8}"
+        suffix = f"i{size}.f{size}" if lanes == 1 else f"v{lanes}i{size}.v{lanes}f{size}"
+        returned = IRValue("", dtype, lanes).type
+        f.declarations.add(f"declare {returned} @llvm.lrint.{suffix}({self.value.type})")
+        return Number(f, f.op(f"call {returned} @llvm.lrint.{suffix}({self.value})", dtype, lanes))
+
     def copysign(self, sign: Number) -> Number:
         """This magnitude with the sign of `sign`."""
         return self.call("copysign", sign)
@@ -228,42 +237,52 @@ def power_of_two(k: Number) -> Number:
     return ((k + _bias(dtype)) << mantissa_bits(dtype)).as_float()
 
 
-def scale_by_power(x: Number, n: Number, k: Number, kept: Number | None = None) -> Number:
+def scale_by_power(x: Number, n: Number, k: Number) -> Number:
     """``x * 2 ** n`` rounded once, also to infinity and to denormals. |n| must be below twice the largest exponent.
 
+    x:    below 2.
     n, k: the same integer, as a float and as an integer.
-    kept: the lanes that are needed; the others are 0.
+
+    An x86 CPU takes a hundred times as long for a product that is denormal or rounds to 0. So the product is then taken
+    in units of the smallest number, and rounded to an integer, whose bits are those of the result.
     """
-    f, dtype, lanes = x.function, x.dtype, x.value.lanes
-    bits = np.dtype(dtype).itemsize * 8
-    if cpu().scales and lanes * bits in (128, 256, 512):
-        return _scaled_lanes(x, n, kept)
-    if kept is not None:
-        x = where(kept, x, 0.0)
+    if not cpu().triple.startswith("x86_64"):
+        return _scaled(x, n, k)
+    width, least = mantissa_bits(x.dtype), 1 - _bias(x.dtype)  # numbers below 2^least are denormal
     if cpu().scales:
-        suffix = f"f{bits}.i{bits}" if lanes == 1 else f"v{lanes}f{bits}.v{lanes}i{bits}"
-        f.declarations.add(f"declare {x.value.type} @llvm.ldexp.{suffix}({x.value.type}, {k.value.type})")
-        return Number(f, f.op(f"call {x.value.type} @llvm.ldexp.{suffix}({x.value}, {k.value})", dtype, lanes))
-    half = k >> 1
-    return x * power_of_two(half) * power_of_two(k - half)
+        below = n <= float(least)
+    else:
+        below = n < float(least)
+    units = width - least
+    y = _scaled(x, where(below, n + float(units), n), where(below, k + units, k))
+    if cpu().scales:
+        whole = y.nearest()
+    else:
+        one = y.const(2.0**width)  # above y, so a sum of both is an integer
+        whole = (y + one).bits() - one.bits()
+    return where(below, whole.as_float(), y)
 
 
-def _scaled_lanes(x: Number, n: Number, kept: Number | None) -> Number:
-    """``x * 2 ** n`` in a vector register of AVX-512. The processor does no work for lanes that are not `kept`."""
+def _scaled(x: Number, n: Number, k: Number) -> Number:
+    """``x * 2 ** n``, rounded once unless it is denormal."""
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
-    bits = lanes * np.dtype(dtype).itemsize * 8
-    places = max(lanes, 8)
-    others, mask = x, "-1"
-    if kept is not None:
-        others = x.const(0.0)
-        mask = kept.value.name
-        if lanes < places:
-            order = ", ".join(f"i32 {min(i, lanes)}" for i in range(places))
-            both = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
-            mask = f.op(f"shufflevector {both}, <{places} x i32> <{order}>", "bool", places).name
-        mask = f.op(f"bitcast <{places} x i1> {mask} to i{places}", "int64").name
+    size = np.dtype(dtype).itemsize * 8
+    if not cpu().scales:
+        half = k >> 1
+        return x * power_of_two(half) * power_of_two(k - half)
+    if lanes * size in (128, 256, 512):
+        return _scaled_lanes(x, n)
+    suffix = f"f{size}.i{size}" if lanes == 1 else f"v{lanes}f{size}.v{lanes}i{size}"
+    f.declarations.add(f"declare {x.value.type} @llvm.ldexp.{suffix}({x.value.type}, {k.value.type})")
+    return Number(f, f.op(f"call {x.value.type} @llvm.ldexp.{suffix}({x.value}, {k.value})", dtype, lanes))
+
+
+def _scaled_lanes(x: Number, n: Number) -> Number:
+    """``x * 2 ** n`` in a vector register of AVX-512."""
+    f, dtype, lanes = x.function, x.dtype, x.value.lanes
+    bits, places = lanes * np.dtype(dtype).itemsize * 8, max(lanes, 8)
     name = f"@llvm.x86.avx512.mask.scalef.p{'s' if dtype == 'float32' else 'd'}.{bits}"
     rounding, current = (", i32", ", i32 4") if bits == 512 else ("", "")
     f.declarations.add(f"declare {x.value.type} {name}({', '.join([x.value.type] * 3)}, i{places}{rounding})")
-    given = f"{x.value}, {n.value}, {others.value}, i{places} {mask}{current}"
+    given = f"{x.value}, {n.value}, {x.value}, i{places} -1{current}"
     return Number(f, f.op(f"call {x.value.type} {name}({given})", dtype, lanes))

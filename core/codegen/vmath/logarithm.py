@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from core.codegen.llvm import Function, IRValue
-from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential, from_below
+from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential
 from core.codegen.vmath.expression import Number, fma, mantissa_bits, polynomial, power_of_two, sqrt, two_sum, where
 
 __all__ = ["arccosh", "arcsinh", "arctanh", "log", "log1p", "log2", "log10", "logaddexp"]
@@ -108,8 +108,8 @@ def logaddexp(f: Function, x: IRValue, y: IRValue) -> IRValue:
     most, least = where(first, a, b), where(first, b, a)
     # without the rounding error of the difference, results near 0 would lose digits
     difference, rest = two_sum(least, -most)
-    bounded, kept = from_below(difference, UNDERFLOW[x.dtype])
-    e = exponential(bounded, where(kept, -rest, 0.0), kept)
+    less = difference < UNDERFLOW[x.dtype]
+    e = exponential(where(less, UNDERFLOW[x.dtype], difference), where(less, 0.0, -rest))
     # 1 + e lies between 1 and 2
     upper = e > math.sqrt(2.0) - 1.0
     soft = logarithm(where(upper, e.const(1.0), 0.0), where(upper, fma(e, 0.5, -0.5), e))

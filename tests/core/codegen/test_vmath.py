@@ -6,6 +6,7 @@ import ctypes
 import math
 import platform
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -420,21 +421,56 @@ def test_polygamma_of_every_order_agrees_with_hurwitz_zeta(order, dtype, monkeyp
 UNDERFLOW = 0x10
 """FE_UNDERFLOW of x86: the processor sets it where it took the slow way to a denormal number or to zero."""
 
+HIDDEN = {
+    ("exp", (-1e9,)), ("exp", (-800.0,)), ("exp2", (-1e9,)), ("logaddexp", (1.0, -1e9)),  # 0
+    ("exp", (-90.1, -740.1)), ("exp2", (-130.3, -1070.3)), ("erfc", (9.7, 27.0)),  # denormal
+}  # fmt: skip
+"""(function, its arguments, or the argument in float32 and in float64), with a result below the normal numbers."""
+
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the flags of an x86 processor")
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 4), ("float32", 8), ("float32", 16), ("float64", 8)])
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("exp", [-1e9]), ("exp", [-800.0]), ("exp2", [-1e9]), ("logaddexp", [1.0, -1e9])]
-)
-def test_the_exponential_of_a_hidden_score_takes_no_longer_than_others(name, arguments, dtype, lanes):
-    run = compiled(name, dtype, lanes)
+@pytest.mark.parametrize(("name", "arguments"), sorted(HIDDEN))
+@pytest.mark.parametrize("named", ["x86-64-v3", None])
+def test_the_exponential_of_a_hidden_score_takes_no_longer_than_others(name, arguments, dtype, lanes, named):
+    if name != "logaddexp":
+        arguments = arguments[-1:] if dtype == "float64" else arguments[:1]
+    with generating_for(NAMED[named]) if named else nullcontext():
+        run = compiled.__wrapped__(name, dtype, lanes)
     arrays = [np.full(BLOCK, each) for each in arguments]
-    flags = ctypes.CDLL(None)
 
+    assert not underflows(run, arrays)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the flags of an x86 processor")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_flag_tells_of_a_product_that_is_denormal(dtype, monkeypatch):
+    monkeypatch.setitem(vmath.FUNCTIONS, "square", lambda f, x: f.binary("fmul", x, x))
+
+    assert underflows(compiled("square", dtype, 8), [np.full(BLOCK, 1e-21 if dtype == "float32" else 1e-161)])
+
+
+def underflows(run, arrays) -> bool:
+    flags = ctypes.CDLL(None)
     flags.feclearexcept(UNDERFLOW)
     run(*arrays)
+    return bool(flags.fetestexcept(UNDERFLOW))
 
-    assert not flags.fetestexcept(UNDERFLOW)
-    if name != "logaddexp":
-        run(np.full(BLOCK, -90.1 if dtype == "float32" else -740.1) * (1.45 if name == "exp2" else 1.0))
-        assert flags.fetestexcept(UNDERFLOW)  # the flag tells
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("named", ["x86-64-v3", None])
+def test_the_smallest_exponentials_are_rounded_to_whole_multiples_of_the_smallest_number(dtype, named):
+    x = np.linspace(-104.2, -86.5, 20001) if dtype == "float32" else np.linspace(-745.3, -707.5, 20001)
+    x = x.astype(dtype)
+    wanted = np.exp(x.astype(WIDER[dtype]))
+    with generating_for(NAMED[named]) if named else nullcontext():
+        run = compiled.__wrapped__("exp", dtype, 8)
+
+    found = run(x)
+
+    unit = np.maximum(np.finfo(dtype).smallest_subnormal, np.spacing(found))
+    assert (np.abs(found.astype(WIDER[dtype]) - wanted) <= 0.9 * unit).all()
+    small = wanted < 1000 * np.finfo(dtype).smallest_subnormal  # hardly any digits: rounding decides
+    assert small.sum() > 1000
+    error = np.abs(found[small].astype(WIDER[dtype]) - wanted[small]).max()
+    assert error <= 0.501 * np.finfo(dtype).smallest_subnormal
