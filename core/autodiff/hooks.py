@@ -17,7 +17,7 @@ from core.ir import Block, Op, StackType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
 from core.ir.members import Kind, Kinds, Member, Name, check_members, read_members
-from core.ir.names import block_index, called, inner_name
+from core.ir.names import ClientNames, block_index, inner_name
 from core.ir.program import OF_FUNCTION
 from core.ir.registry import REGISTRY
 
@@ -223,9 +223,10 @@ class Hooks:
         leaves = self.roles if root else {}
         writer = {name: op.type for op in block.ops for name in op.outputs if name not in leaves}
         found: dict[str, list[int]] = {}
+        of_client = ClientNames(block, index)
         for number, hook in enumerate(self.hooks):
             if hook.match.variable is not None:
-                names = called(block, index, *hook.place)[-1:]
+                names = of_client.called(*hook.place)[-1:]
             elif hook.match.op is not None and hook.do.returned and index == OF_FUNCTION:
                 names = []
             elif hook.match.op is not None:

@@ -12,7 +12,16 @@ from core.cost.budget import Budget, Policies
 from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError, pointing_to
 from core.ir.members import Member, Name, read_members
-from core.ir.names import block_index, called, check_places, inner_name, list_of_names, root_variable, unversioned
+from core.ir.names import (
+    ClientNames,
+    block_index,
+    check_place,
+    inner_name,
+    list_of_names,
+    names_of_all,
+    root_variable,
+    unversioned,
+)
 from core.ir.suggest import near
 from core.ops.control.inner_blocks import LoopMemory
 from core.passes.chunk import chunk_loops
@@ -138,11 +147,11 @@ def cuts(
         return even_cuts(block, max(1, round(math.sqrt(len(block.ops))))), set()
     assert not isinstance(options.checkpoints, Budget)
     written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
-    kept = set()
+    kept, names = set(), ClientNames(block, 0)
     for i, name in enumerate(options.checkpoints):
         number, name = inner_name(name)
         if number:
-            kept.update(called(block, 0, number, name)[-1:])
+            kept.update(names.called(number, name)[-1:])
             continue
         try:
             kept.add(root_variable(program, name, "checkpoint_unknown"))
@@ -160,10 +169,11 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
     stopped: set[str] = set()
     places = [inner_name(name) for name in list_of_names(options.no_grad_set, "bad_no_grad_set")]
     inner = {place for place in places if place[0]}
+    names = ClientNames(program.block, 0)
     for i, (number, name) in enumerate(places):
         if number:
             continue
-        versions = set(called(program.block, 0, 0, name))
+        versions = set(names.called(0, name))
         if not versions:
             hint = near(name, [each for each in block.types if "@" not in each])
             text, at = f"block 0 has no variable {name!r}", f"/no_grad_set/{i}"
@@ -171,25 +181,28 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
         stopped |= versions
     if inner:
         _check_each(block, places, "no_grad_set", "bad_no_grad_set")
-        stopped.update(n for place in inner for n in called(block, 0, *place))
+        with_inlined = ClientNames(block, 0)
+        stopped.update(n for place in inner for n in with_inlined.called(*place))
         block = _stopped_inside(block, inner)
     return block, stopped
 
 
 def check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
     """Raises ProgramError (bad_hook) for a hook on a variable that does not exist."""
+    every = names_of_all(program.block) if any(hook.match.variable is not None for hook in hooks) else []
     for i, hook in enumerate(hooks):
         if hook.match.variable is not None:
             with pointing_to(f"/hooks/{i}/match/variable"):
-                check_places(program.block, [hook.place], "bad_hook")
+                check_place(every, hook.place, "bad_hook")
 
 
 def _check_each(block: Block, places: Sequence[tuple[int, str]], member: str, code: str) -> None:
-    """As `check_places` for the `places` in inner blocks. member: of the request, which lists all places in order."""
+    """As `check_place` for the `places` in inner blocks. member: of the request, which lists all places in order."""
+    every = names_of_all(block)
     for i, place in enumerate(places):
         if place[0]:
             with pointing_to(f"/{member}/{i}"):
-                check_places(block, [place], code)
+                check_place(every, place, code)
 
 
 def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Block:
@@ -198,8 +211,9 @@ def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Bloc
     for op in block.ops:
         attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
         for attr, inner in inner_blocks(op):
+            names = ClientNames(inner, block_index(inner))
             for place in places:
-                kept.update(map(unversioned, called(inner, block_index(inner), *place)))
+                kept.update(map(unversioned, names.called(*place)))
             attrs[attr] = _with_checkpoints(inner, places)
         if kept:
             attrs["checkpoints"] = tuple(sorted(kept))
@@ -212,7 +226,8 @@ def _stopped_inside(block: Block, places: Collection[tuple[int, str]]) -> Block:
     """`block` with the named variables of its inner blocks stopped."""
 
     def stopped(inner: Block) -> Block:
-        names = {n for place in places for n in called(inner, block_index(inner), *place)}
-        return replace(_stopped_inside(inner, places), stopped=inner.stopped | names)
+        names = ClientNames(inner, block_index(inner))
+        named = {n for place in places for n in names.called(*place)}
+        return replace(_stopped_inside(inner, places), stopped=inner.stopped | named)
 
     return replace(block, ops=tuple(with_inner(op, stopped) for op in block.ops))

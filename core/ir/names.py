@@ -6,7 +6,8 @@ of block 1.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from core.ir.errors import ProgramError
@@ -15,11 +16,12 @@ from core.ir.program import OF_FUNCTION, Block, Program, TensorType, blocks_insi
 from core.ir.suggest import near
 
 __all__ = [
+    "ClientNames",
     "block_index",
-    "called",
-    "check_places",
+    "check_place",
     "inner_name",
     "list_of_names",
+    "names_of_all",
     "root_array",
     "root_variable",
     "unversioned",
@@ -69,21 +71,42 @@ def inner_name(name: str) -> tuple[int, str]:
     return (int(index), rest) if colon and index.isdecimal() else (0, name)
 
 
-def called(block: Block, index: int | None, number: int, name: str) -> list[str]:
-    """All versions in `block` of the variable `name` of the client's block `number`, the last version last.
+class ClientNames:
+    """The variables of one block by the names of the client."""
 
-    block: the client's block `index`. The two numbers differ where the reader inlined one client block into another; a
-           local variable of an inlined block has that block's number in its name (core.wire.versions).
-    Variables inside a function have no name outside of it.
-    """
-    if index == OF_FUNCTION or CUTTING in name:
-        return []
-    versions = [n for n in block.types if unversioned(n) == name or unversioned(n).startswith(f"{name}@IN@")]
-    if number == index:
-        return [n for n in versions if unversioned(n) == name]
-    ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
-    there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
-    return [n for n in versions if unversioned(n) == f"{name}@IN@{number}" or n in there]
+    def __init__(self, block: Block, index: int | None) -> None:
+        """block: the client's block `index`."""
+        self.block = block
+        self.index = index
+        self._versions = defaultdict[str, list[str]](list)
+        for variable in block.types if index != OF_FUNCTION else ():
+            self._versions[unversioned(variable).partition("@IN@")[0]].append(variable)
+        self._written: dict[int, set[str]] | None = None
+
+    def called(self, number: int, name: str) -> list[str]:
+        """All versions of the variable `name` of the client's block `number`, the last version last.
+
+        The number differs from that of the block where the reader inlined one client block into another; a local
+        variable of an inlined block has that block's number in its name (core.wire.versions).
+        Variables inside a function have no name outside of it.
+        """
+        if CUTTING in name:
+            return []
+        candidates = self._versions.get(name.partition("@IN@")[0], ())
+        versions = [n for n in candidates if unversioned(n) == name or unversioned(n).startswith(f"{name}@IN@")]
+        if number == self.index:
+            return [n for n in versions if unversioned(n) == name]
+        there = self._written_in(number) if versions else ()
+        return [n for n in versions if unversioned(n) == f"{name}@IN@{number}" or n in there]
+
+    def _written_in(self, number: int) -> set[str]:
+        """The variables that ops of the client's block `number` write."""
+        if self._written is None:
+            self._written = {}
+            for op in self.block.ops:
+                if op.location is not None and not op.location.adjoint:
+                    self._written.setdefault(op.location.block, set()).update(op.outputs)
+        return self._written.get(number, set())
 
 
 def unversioned(variable: str) -> str:
@@ -99,17 +122,21 @@ def block_index(block: Block) -> int | None:
     return None if first is None else OF_FUNCTION if first.function is not None else first.block
 
 
-def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -> None:
-    """Check that a variable exists for every (client's block, name) in `places`.
+def names_of_all(block: Block) -> list[ClientNames]:
+    """The names of `block`, block 0 of the program, and of each block inside."""
+    inside = blocks_inside(block.ops)
+    return [ClientNames(block, 0), *(ClientNames(inner, block_index(inner)) for inner in inside)]
 
-    block: block 0 of the program.
-    Raises ProgramError with `code` for the first missing variable.
+
+def check_place(every: Sequence[ClientNames], place: tuple[int, str], code: str) -> None:
+    """Check that a variable exists for a (client's block, name). every: `names_of_all` blocks.
+
+    Raises ProgramError with `code`.
     """
-    blocks = [(0, block), *((block_index(inner), inner) for inner in blocks_inside(block.ops))]
-    for number, name in sorted(places):
-        if not any(called(each, index, number, name) for index, each in blocks):
-            known = [n for index, each in blocks if index == number for n in each.types if "@" not in n]
-            raise ProgramError(f"block {number} has no variable {name!r}", code, suggestion=near(name, known))
+    number, name = place
+    if not any(each.called(number, name) for each in every):
+        known = [n for each in every if each.index == number for n in each.block.types if "@" not in n]
+        raise ProgramError(f"block {number} has no variable {name!r}", code, suggestion=near(name, known))
 
 
 def list_of_names(names: Any, code: str) -> list[str]:
