@@ -15,7 +15,7 @@ from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.backward.backward_program import Backward, rewrites, roles
 from core.backward.query import Options, check_hooks, cuts, with_memory, without_flow
-from core.backward.unreachable import reason_for
+from core.backward.unreachable import Unreachable
 from core.cost.budget import Budget, Policies, choose
 from core.ir import Block, Op, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
@@ -230,9 +230,9 @@ def _walk(
 
     grads = {v: a.final(_dense(a, v, ct).name) for v, ct in found.items()}
     tables = {v: (a.final(ct.rows.name), a.final(ct.values.name)) for v, ct in found.items() if _is_sparse(ct, a, v)}
-    missing = {
-        name: reason_for(program, block, v, targets, cut, activity) for name, v in variables.items() if v not in grads
-    }
+    without = {name: v for name, v in variables.items() if v not in grads}
+    unreachable = Unreachable(program, block, targets, cut, activity) if without else None
+    missing = {name: unreachable.reason(v) for name, v in without.items()} if unreachable else {}
     if missing and options.unconnected == "error":
         name, (why, _) = next(iter(missing.items()))
         raise ProgramError(f"{name!r} has no gradient: {why}", "no_gradient")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
-from core.backward.unreachable import reason_for
+from core.backward.unreachable import Unreachable
 from core.ir import Op, Program, Type, live
 from core.ir.errors import Location
 from core.tape.trace import Change, Trace
@@ -44,13 +44,13 @@ def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequenc
         return {}
     path = trace.block([trace.ops[p] for p in places], [])
     read = {name for op in path.ops for name in op.inputs}
-    activity = Activity()
+    unreachable = Unreachable(Program(path, ()), path, [target], (), Activity())
     reasons = {}
     for name in names:
         if not trace.is_float(name):
             reasons[name] = "integer_dtype"
         elif name in read:
-            reasons[name], _ = reason_for(Program(path, ()), path, name, [target], (), activity)
+            reasons[name], _ = unreachable.reason(name)
         else:
             reasons[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
     return reasons

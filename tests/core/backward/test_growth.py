@@ -229,6 +229,21 @@ def test_89_four_times_the_ops_take_four_times_the_work(stage, shape):
     assert large < 4.3 * small
 
 
+def test_reasons_for_missing_gradients_take_work_in_proportion_to_the_program():
+    """All layers are before the one variable that gradients do not flow through."""
+
+    def work(n: int) -> int:
+        s = Sketch()
+        s.total(s.op("tanh", layers(s, n), out="end"))
+        program, query = read(s.document), replace(QUERY, no_grad_set=("end",))
+        assert len(compile_gradient(program, query).missing) == n
+        return work_of(compile_gradient, program, query)
+
+    _, small, large = work(3), work(30), work(120)
+
+    assert large < 4.3 * small
+
+
 def test_gradients_of_twice_as_many_targets_take_twice_the_work_to_read():
     _, small, large = (work_of(read, derivatives(count).document) for count in (2, 50, 100))
 
