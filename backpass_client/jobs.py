@@ -52,7 +52,8 @@ class Job(Hinted):
         self.path = f"/v1/jobs/{quoted(self.id)}"
 
     def view(self) -> dict[str, Any]:
-        """The state of the job, its position and its last metrics."""
+        """The state of the job, its position and its last metrics. Its member `waiting` tells why the job waits, and
+        since when; it is None while the job does not wait."""
         return self.service.call("GET", self.path)
 
     def cancel(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Job(Hinted):
     ) -> dict[str, Any]:
         """Wait for the end of the job; returns its view.
 
-        progress:     show a progress bar, if tqdm is installed; by default in a terminal.
+        progress:     show a progress bar and the reasons of waits, if tqdm is installed; by default in a terminal.
         on_event:     called with each event as it happens.
         on_interrupt: Ctrl-C cancels the job, or with "detach" leaves it running; in both cases it raises
                       KeyboardInterrupt.
@@ -184,5 +185,7 @@ def _bar(wanted: bool | None) -> Iterator[Callable[[str, dict[str, Any]], None]]
                 values = data["metrics"]
                 text = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
                 bar.write(f"step {data['step']}: {text}")
+            elif kind == "waiting":
+                bar.write(f"waits: {data['detail']}")
 
         yield show

@@ -9,6 +9,7 @@ spare         one process more, which takes the place of a lost worker on a GPU
 process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply
 dispatch      the queue of calls and the choice of a worker
+line          whether the calls of a task wait in that queue
 embedded      the pool: supervision and replacement of workers
 stateless     calls of processes that keep no state, which can run again
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from service.caller import tenant
 from service.engine.child import Child
 from service.engine.devices import WorkerPlan
+from service.engine.line import in_line
 from service.engine.process import WorkerProcess
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, WorkerLost, WorkerStatus
 from service.fair_line import FairLine, Turns
@@ -101,8 +102,9 @@ class Dispatcher:
         line.add(ticket)
         self._dispatch()
         try:
-            async with asyncio.timeout(max(0.0, give_up - time.monotonic())):
-                return await ticket.slot
+            with in_line():
+                async with asyncio.timeout(max(0.0, give_up - time.monotonic())):
+                    return await ticket.slot
         except TimeoutError:
             self._abandon(ticket, line)
             raise DeadlineExceeded("the deadline passed before a worker was free", waited=True) from None

@@ -14,6 +14,7 @@ training    the loop of one job
 checkpoints  the checkpoints of a job's session
 validation  the metrics on the rows that are not trained on
 sessions    the part of the registry of sessions that jobs use
+waiting     the reason why a job waits
 stream      the events of a job, for `service.http.sse`
 """
 

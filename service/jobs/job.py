@@ -156,7 +156,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Job:
-    """One job. Times are seconds since 1970."""
+    """One job. Times are seconds since 1970. waiting: why it waits although it runs: the values of a `Waiting`."""
 
     id: str
     tenant: str
@@ -174,6 +174,7 @@ class Job:
     epoch: int = 0
     started: float | None = None
     ended: float | None = None
+    waiting: tuple[str, str, float] | None = None
 
     def row(self) -> dict[str, Any]:
         """The values of its row in the table `jobs`."""
@@ -190,6 +191,7 @@ class Job:
             "spec": text_of(self.spec),
             "progress": text_of(self.progress),
             "error": None if self.error is None else text_of(self.error),
+            "waiting": None,
             "priority": self.priority,
             "events": self.events,
             "deadline": None if self.spec.deadline_s is None else self.created + self.spec.deadline_s,
@@ -222,12 +224,14 @@ class Job:
             row.epoch,
             row.started,
             row.ended,
+            None if row.waiting is None else _waiting.decode(row.waiting),
         )
 
 
 # Made once, at import: msgspec crashes if several threads first use a type at the same time.
 _spec = msgspec.json.Decoder(Spec)
 _progress = msgspec.json.Decoder(Progress)
+_waiting = msgspec.json.Decoder(tuple[str, str, float])
 
 
 def progress_of(text: str) -> Progress:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Callable
 
 from service.caller import acting_for
@@ -15,6 +16,7 @@ from service.jobs.sessions import Sessions
 from service.jobs.store import Fenced, JobStore
 from service.jobs.stream import Bell
 from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Training, storage_is_away
+from service.jobs.waiting import waiting_after
 from service.problems import HttpProblem
 from service.store.errors import StorageError
 
@@ -91,6 +93,10 @@ class Runner:
         if task is not None:
             await asyncio.wait({task})
 
+    def has_compute(self, tenant: str) -> bool:
+        """Whether `tenant` has compute seconds left; its queued jobs wait until it has."""
+        return self._has_compute(tenant)
+
     def _may_compute(self, tenant: str) -> bool:
         """Whether jobs of `tenant` may run now; otherwise none of them is taken from the queue until they may."""
         if self._has_compute(tenant):
@@ -150,6 +156,7 @@ class Runner:
             longest_call=self._longest, chunk_s=self._chunk_s,
         )  # fmt: skip
         failures, pause = 0, FIRST_PAUSE_S
+        error: Exception
         while not self._closing:
             before = job.progress.step
             try:
@@ -158,7 +165,8 @@ class Runner:
             except Fenced:
                 log.info("job %s is run by another process, or was deleted", job.id)
                 return
-            except (EngineError, StorageError, HttpProblem) as error:
+            except (EngineError, StorageError, HttpProblem) as failed:
+                error = failed
                 if job.progress.step > before:
                     failures, pause = 0, FIRST_PAUSE_S
                 if not (isinstance(error, QueueFull | NoCapacity | StorageError) or storage_is_away(error)):
@@ -168,12 +176,15 @@ class Runner:
                     with contextlib.suppress(Fenced, StorageError):
                         await training.give_up(error)
                         return
-            except Exception as error:
+            except Exception as failed:
+                error = failed
                 log.exception("job %s failed", job.id)
                 with contextlib.suppress(Fenced, StorageError):
                     await training.give_up(error)
                     return
             try:
+                with contextlib.suppress(StorageError):
+                    await training.waits(waiting_after(error, time.time()))
                 await self._wait(training, job, pause * random.uniform(0.5, 1.0))
             except Fenced:
                 return

@@ -10,7 +10,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 from service.http.sse import KEPT, Event, Page
 from service.jobs.curves import Row, unpacked
 from service.jobs.job import ACTIVE, ALLOWED, ENDED, Action, Job, Progress, State, progress_of, text_of
+from service.jobs.waiting import Waiting
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.labelled import labelled_page
@@ -272,7 +273,8 @@ class JobStore:
             taken = update(jobs).where(jobs.c.id == row.id, jobs.c.epoch == row.epoch, jobs.c.state == row.state)
             values = {"epoch": row.epoch + 1, "owner": self.owner, "owner_until": now + LEASE_S}
             state = "running" if row.state == "queued" else row.state
-            values |= {"state": state, "started": now if row.state == "queued" or row.started is None else row.started}
+            values |= {"state": state, "waiting": None}
+            values |= {"started": now if row.state == "queued" or row.started is None else row.started}
             if connection.execute(taken.values(values)).rowcount != 1:
                 return None  # another process was faster
             said = [("state", {"state": "running", "reason": None})] if row.state == "queued" else [("continued", {})]
@@ -289,6 +291,19 @@ class JobStore:
             raise Fenced
         return row.asked
 
+    async def note_waiting(self, job: Job, waiting: Waiting | None) -> None:
+        """Store why the job waits, and tell its readers; None when it waits no more. Raises Fenced."""
+        stored = None if waiting is None else text_of(astuple(waiting))
+
+        def work(connection: Connection) -> None:
+            mine = update(jobs).where(jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
+            if connection.execute(mine.values(waiting=stored)).rowcount != 1:
+                raise Fenced
+            if waiting is not None:
+                _say(connection, job.id, [("waiting", {"reason": waiting.reason, "detail": waiting.detail})])
+
+        await self._store.write(work)
+
     async def advance(self, job: Job, turn: Turn) -> str | None:
         """Store one turn of the loop; returns the action that a client asks for, if any.
 
@@ -296,6 +311,7 @@ class JobStore:
         another action: the answer to that request has promised it.
         """
         values: dict[str, Any] = {"progress": text_of(turn.progress), "owner_until": time.time() + LEASE_S}
+        values["waiting"] = None
         values |= turn.values
         if turn.state is not None:
             now = time.time()

@@ -6,22 +6,27 @@ process goes on with therefore takes the same steps, and gets the same numbers.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import orjson
 
 from service.engine import EngineError, QueueFull, RemoteError
+from service.engine.line import Line, waiting_line
 from service.engine.protocol import DeadlineExceeded, NoCapacity
 from service.jobs.curves import joined, mean, packed
 from service.jobs.job import Job, Progress, Spec, State
 from service.jobs.sessions import Sessions
-from service.jobs.store import AskedMeanwhile, JobStore, Said, Turn
+from service.jobs.store import AskedMeanwhile, Fenced, JobStore, Said, Turn
 from service.jobs.validation import validated
+from service.jobs.waiting import WAITS, Waiting
 from service.problems import HttpProblem, from_exception, problem_body
 from service.sessions.registry import Write
 from service.sessions.session import Session
@@ -40,11 +45,14 @@ MOST_FAILURES = 8
 """Failures one after the other that end a job. A call that was given up after the loss of its workers counts as two."""
 
 MOST_FAILED_SAVES = 3
+TOLD_S = 2.0
+"""Seconds in a queue of the engine after which clients see that the job waits for a worker."""
+
 LOST = "worker-lost"
 """The code of the problem, and the reason of the job."""
 
 FORM: dict[str, Any] = {"as_file": False, "members": {}}
-WAITS = (QueueFull, NoCapacity, StorageError)
+LATER = (QueueFull, NoCapacity, StorageError)
 OF_CODES = {
     "not_finite": "numeric-error",
     "dataset_unavailable": "dataset-unavailable",
@@ -97,6 +105,8 @@ class Training:
         self._asked = job.asked
         self._steps = FIRST_STEPS
         self._failed_saves = 0
+        self._waiting: Waiting | None = None
+        self._line = Line()
         self._resumed = time.monotonic()
         left = None if job.spec.deadline_s is None else job.created + job.spec.deadline_s - time.time()
         self._end = None if left is None else time.monotonic() + min(left, job.spec.deadline_s or 0.0)
@@ -112,14 +122,16 @@ class Training:
     async def run(self) -> None:
         """Train until the job has ended or is paused. Raises Fenced when another process has taken it over, and
         EngineError or StorageError when the call can be made again later."""
+        watching = asyncio.create_task(self._watch_queue())
         try:
-            while True:
-                await self._turn()
+            with waiting_line(self._line):
+                while True:
+                    await self._turn()
         except Waits:
             return
         except Ended as end:
             await self._finish(end)
-        except WAITS:
+        except LATER:
             raise
         except RemoteError as error:
             if error.kind in ("memory", "internal") or storage_is_away(error):
@@ -131,6 +143,31 @@ class Training:
             codes = {"gone": "session-lost", "not-found": "session-lost", "rolled-back": "session-lost"}
             codes |= {"sequence-conflict": "session-changed", "sequence-gap": "session-changed"}
             await self._finish(_failed(codes.get(problem.code, "internal"), problem))
+        finally:
+            watching.cancel()
+
+    async def waits(self, waiting: Waiting | None) -> None:
+        """Tell clients why the job waits from now on; None when it goes on. A wait keeps its beginning while its reason
+        stays the same. Raises Fenced, StorageError."""
+        before = self._waiting
+        if waiting is not None and before is not None and waiting.reason == before.reason:
+            if waiting.detail == before.detail:
+                return
+            waiting = replace(waiting, since=before.since)
+        await self._jobs.note_waiting(self._job, waiting)
+        self._waiting = waiting
+        self._said(self._job)
+
+    async def _watch_queue(self) -> None:
+        """Tell clients of calls that wait long for a worker, until cancelled."""
+        while True:
+            await asyncio.sleep(TOLD_S)
+            since = self._line.since
+            is_told = self._waiting is not None and self._waiting.reason == "worker"
+            if (since is not None and time.time() - since >= TOLD_S) == is_told:
+                continue
+            with contextlib.suppress(StorageError, Fenced):  # the loop finds a job that another process has
+                await self.waits(None if since is None else Waiting("worker", WAITS["worker"], since))
 
     async def look(self) -> bool:
         """Whether a client asks for an action, which the next `run` takes. Raises Fenced, StorageError."""
@@ -336,6 +373,7 @@ class Training:
     async def _store(self, turn: Turn) -> None:
         self._asked = await self._jobs.advance(self._job, turn)
         self._job.progress, self._job.state = turn.progress, turn.state or self._job.state
+        self._waiting = None
         self._said(self._job)
 
     async def _wait(self, state: Literal["paused", "queued"], said: Said = ()) -> None:

@@ -15,7 +15,9 @@ from service.http.sse import EVENT_STREAM, EventStream, last_event_id
 from service.jobs import JOB_ID, Job, checkpoint_id
 from service.jobs.curves import Row, joined, thinned
 from service.jobs.job import Action
+from service.jobs.runner import Runner
 from service.jobs.stream import JobEvents
+from service.jobs.waiting import waiting_of
 from service.problems import responses, wrong_parameter
 from service.routes.checkpoints import PageSize, PageToken, page_of
 from service.routes.common import WithLabels, cut_page, json_answer
@@ -50,6 +52,11 @@ VIEW: dict[str, Any] = {
     "error": None,
     "priority": 5,
     "queue_position": 0,
+    "waiting": {
+        "reason": "turn",
+        "detail": "no job is before it in the queue, and as many jobs run as may at a time",
+        "since": 1767225600.0,
+    },
     "program_id": REGRESSION_ID,
     "session_id": "ses_mfrggzdfmztwq2lknnwg23tpob",
     "dataset_id": SAMPLE_DATASET,
@@ -140,7 +147,8 @@ async def list_jobs(
     found = await job_store(request).page(tenant(), page_token, page_size + 1, state, label or ())
     page, token = cut_page(found, page_size)
     positions = await job_store(request).positions(page)
-    return json_answer({"jobs": [_view(job, positions) for job in page], "next_page_token": token})
+    shown = [_view(job, positions, runner(request)) for job in page]
+    return json_answer({"jobs": shown, "next_page_token": token})
 
 
 @router.get(
@@ -156,7 +164,7 @@ async def list_jobs(
 async def get_job(request: Request, job_id: JobId) -> Response:
     """State, position and last metrics of the job. The ETag is another one when any of them has changed."""
     job = await job_store(request).get(tenant(), stored_id(job_id))
-    view = _view(job, await job_store(request).positions([job]))
+    view = _view(job, await job_store(request).positions([job]), runner(request))
     return tagged(request, view, of_view(view), "job")
 
 
@@ -169,11 +177,9 @@ async def _asked(request: Request, id: str, action: Action) -> Response:
 def _accepted(request: Request) -> Callable[[Job, Mapping[str, int]], None] | None:
     """A check of a job that a request is about to change, from its position in the queue. It raises HttpProblem 412."""
     accepts = if_match(request)
-    return (
-        None
-        if accepts is any_tag
-        else lambda job, positions: check_if_match(accepts, of_view(_view(job, positions)), "job")
-    )
+    if accepts is any_tag:
+        return None
+    return lambda job, positions: check_if_match(accepts, of_view(_view(job, positions, runner(request))), "job")
 
 
 CHANGED: dict[int | str, dict[str, Any]] = {
@@ -345,12 +351,13 @@ async def _answered(
     request: Request, job: Job, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The job as the answer to a call that changed it."""
-    view = _view(job, await job_store(request).positions([job]))
+    view = _view(job, await job_store(request).positions([job]), runner(request))
     return json_answer(view, status, {"ETag": of_view(view), **(headers or {})})
 
 
-def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:
+def _view(job: Job, positions: Mapping[str, int], runner: Runner) -> dict[str, Any]:
     spec, at = job.spec, job.progress
+    position = positions.get(job.id)
     left = spec.steps - at.step
     judged, best = at.judged, None
     if judged.best is not None:
@@ -366,7 +373,8 @@ def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:
         "asked": job.asked,
         "error": job.error,
         "priority": job.priority,
-        "queue_position": positions.get(job.id),
+        "queue_position": position,
+        "waiting": waiting_of(job, position, runner.has_compute(job.tenant)),
         "program_id": spec.program_id,
         "session_id": job.session,
         "dataset_id": spec.dataset_id,

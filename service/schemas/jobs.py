@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from service.jobs.job import REASONS
+from service.jobs.waiting import WAITS
 from service.schemas.gradients import Name
 from service.schemas.members import LABELS, NAME, Created, NextPage
 from service.schemas.programs import Strict
@@ -207,6 +208,16 @@ class Best(Strict):
     )
 
 
+class JobWaiting(Strict):
+    """Why a job waits."""
+
+    reason: Annotated[str, WithJsonSchema({"type": "string", "enum": list(WAITS)})] = Field(
+        description=" ".join(f"`{name}`: {text}." for name, text in WAITS.items())
+    )
+    detail: str = Field(description="The reason as a sentence.")
+    since: float = Field(description="Time since which it waits for this reason, in seconds since 1970.")
+
+
 class JobView(Strict):
     """A job."""
 
@@ -225,6 +236,10 @@ class JobView(Strict):
     error: JobError | None = Field(None, description="The problem that ended the job; null unless it failed.")
     priority: Annotated[int, PRIORITY]
     queue_position: int | None = Field(None, description="Number of queued jobs before it; null unless it is queued.")
+    waiting: JobWaiting | None = Field(
+        None,
+        description="Why the job waits although it is queued or running; null if it does not, and in any other state.",
+    )
     program_id: str = Field(description="Id of the program that is trained.")
     session_id: str = Field(description="Id of its session, which clients can use when the job has ended.")
     dataset_id: str = Field(description="Id of the dataset that it trains on.")
@@ -267,7 +282,7 @@ class JobEvent(Strict):
 
     id: int = Field(description="Number of the event: 1, 2, 3, ... in the job.")
     kind: str = Field(
-        description="state, asked, continued, progress, mean, validation, checkpoint, warning or message."
+        description="state, asked, continued, progress, mean, validation, checkpoint, waiting, warning or message."
     )
     data: dict[str, Any] = Field(description="Members of the event. They depend on its kind.")
 

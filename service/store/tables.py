@@ -307,6 +307,7 @@ jobs = Table(
     _time("queued"),  # when it last joined the queue
     _time("started", nullable=True),
     _time("ended", nullable=True),
+    Column("waiting", Text),  # JSON: why a job that runs waits: reason, detail, since
     Index(None, "tenant", "id"),
     Index(None, "state"),
 )

@@ -76,9 +76,14 @@ def test_files_that_are_away_are_unavailable_until_they_are_back(house, tmp_path
         assert int(answer.headers["retry-after"]) > 0
         assert str(tmp_path) not in answer.text
     assert client.post(f"/v1/jobs/{waiting}/resume").is_success
-    time.sleep(1)
-    found = client.get(f"/v1/jobs/{waiting}").json()
-    assert found["state"] == "running"
+    end, found = time.monotonic() + 60, client.get(f"/v1/jobs/{waiting}").json()
+    while found["state"] == "queued" or found["waiting"] is None:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+        found = client.get(f"/v1/jobs/{waiting}").json()
+    assert (found["state"], found["waiting"]["reason"]) == ("running", "storage")
+    assert "not in its place" in found["waiting"]["detail"]
+    assert 0 < time.time() - found["waiting"]["since"] < 60
     assert not root.exists() or list(root.iterdir()) == []
 
     if root.exists():
@@ -93,6 +98,7 @@ def test_files_that_are_away_are_unavailable_until_they_are_back(house, tmp_path
     while client.get(f"/v1/jobs/{waiting}").json()["step"] == steps:
         assert time.monotonic() < end
         time.sleep(0.1)
+    assert client.get(f"/v1/jobs/{waiting}").json()["waiting"] is None
     client.post(f"/v1/jobs/{waiting}/cancel")
     assert ended(client, waiting)["state"] == "canceled"
 

@@ -24,10 +24,14 @@ async function list({ page, title, every, signal }) {
     if (!jobs) { fill(place, unavailable("Jobs")); return; }
     fill(place, table(["Job", "State", "Progress", ["Loss", "number"], ["Steps/s", "number"], "Dataset", "Submitted"],
       jobs.sort((a, b) => b.created - a.created).map((each) => [
-        link(each.name || mono(each.id), `#/jobs/${each.id}`, { class: "id" }), badge(each.state), bar(each), number(each.metrics?.loss ?? null),
+        link(each.name || mono(each.id), `#/jobs/${each.id}`, { class: "id" }), [badge(each.state), waits(each)], bar(each), number(each.metrics?.loss ?? null),
         each.rate ? number(each.rate, 3) : "", link(mono(`${each.dataset_id.slice(0, 10)}…`, each.dataset_id), `#/datasets/${each.dataset_id}`), when(each.created)]),
       { caption: "Jobs", empty: "No job was submitted." }));
   });
+}
+
+function waits(job) {
+  return job.waiting ? h("small", { title: `since ${new Date(job.waiting.since * 1000).toLocaleString()}` }, ` waits: ${job.waiting.detail}`) : null;
 }
 
 function bar(job) {
@@ -60,7 +64,7 @@ async function one({ page, title, every, signal }, id) {
     }
     const metrics = Object.entries(job.metrics || {}).map(([name, value]) => [name, number(value, 5)]);
     const validation = Object.entries(job.validation || {}).map(([name, value]) => [`validation ${name}`, number(value, 5)]);
-    fill(about, bar(job), facts([["reason", job.reason], ["epoch", number(job.epoch, 4)], ...metrics, ...validation,
+    fill(about, bar(job), facts([["reason", job.reason], ["waits", job.waiting ? [job.waiting.detail, ", since ", when(job.waiting.since)] : null], ["epoch", number(job.epoch, 4)], ...metrics, ...validation,
       ["best", job.best ? `${number(job.best.value, 5)} at step ${number(job.best.step)}` : null],
       ["steps per second", job.rate ? number(job.rate, 3) : null], ["time left", job.eta_s === null || job.eta_s === undefined ? null : duration(Math.round(job.eta_s))],
       ["place in the queue", job.state === "queued" && job.queue_position !== null ? number(job.queue_position) : null],

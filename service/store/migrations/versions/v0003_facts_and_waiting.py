@@ -1,4 +1,4 @@
-"""Facts of the whole database."""
+"""Facts of the whole database, and the reasons why jobs wait."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,9 @@ def upgrade() -> None:
         sa.Column("value", sa.String(length=200), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
+    op.add_column("jobs", sa.Column("waiting", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("jobs", "waiting")
     op.drop_table("facts")

@@ -1,0 +1,63 @@
+"""The reason why a job waits, and since when: for clients, which see it in the view of the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.jobs.job import ACTIVE, Job
+from service.problems import from_exception
+
+__all__ = ["WAITS", "Waiting", "waiting_after", "waiting_of"]
+
+WAITS = {
+    "turn": "other jobs run, or are before it in the queue",
+    "quota": "the compute seconds of its tenant are used up for this day",
+    "storage": "the disk is full, or the database or the stored files do not answer",
+    "worker": "no worker is free for its next call",
+    "memory": "no worker has the memory for its next call now",
+    "session": "its session is being rebuilt",
+    "failure": "its last call failed in a way that may pass",
+}
+"""The reasons. A paused job waits for a client, and has none of them."""
+
+OF_CODES = {
+    "storage-full": "storage",
+    "storage-unavailable": "storage",
+    "worker-lost": "worker",
+    "queue-full": "worker",
+    "no-capacity": "worker",
+    "device-out-of-memory": "memory",
+    "recovering": "session",
+}
+"""Code of a problem that may pass -> the reason why the job waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a job waits. reason: one of `WAITS`. detail: a sentence. since: seconds since 1970."""
+
+    reason: str
+    detail: str
+    since: float
+
+
+def waiting_after(error: Exception, now: float) -> Waiting:
+    """The waiting of a job whose call failed with `error` at the time `now`."""
+    problem = from_exception(error)
+    reason = "worker" if problem.extensions.get("waited") else OF_CODES.get(problem.code, "failure")
+    return Waiting(reason, problem.detail, now)
+
+
+def waiting_of(job: Job, position: int | None, has_compute: bool) -> Waiting | None:
+    """Why the job waits now; None if it does not, or waits for a client.
+
+    position: number of queued jobs before it, if it is queued. has_compute: whether its tenant has compute seconds.
+    """
+    if job.state in ACTIVE:
+        return None if job.waiting is None else Waiting(*job.waiting)
+    if job.state != "queued":
+        return None
+    if not has_compute:
+        return Waiting("quota", f"{WAITS['quota']} (UTC)", job.queued)
+    before = "no job is" if not position else "1 job is" if position == 1 else f"{position} jobs are"
+    return Waiting("turn", f"{before} before it in the queue, and as many jobs run as may at a time", job.queued)
