@@ -189,12 +189,20 @@ class BlockBuilder:
         """Add the ops of `block` under fresh names, with `operands` for its parameters. Return its results."""
         env: dict[str, str] = {HOLE: HOLE}
         env.update((p, v.name) for p, v in zip(block.params, operands, strict=True) if v is not None)
+        has_types = all(self.types[env[p]] == block.types[p] for p in block.params if p in env)
         for each in block.ops:
-            outs = self.append(
-                Op(each.type, tuple(env[n] for n in each.inputs), (), each.attrs, self.location or each.location)
-            )
-            env.update(zip(each.outputs, (v.name for v in outs), strict=True))
-            self.stopped.update(env[n] for n in each.outputs if n in block.stopped)
+            inputs = tuple([env[n] for n in each.inputs])
+            outputs: tuple[str, ...] = ()
+            if has_types:  # then results have the types that they have in `block`
+                poll()
+                outputs = tuple([self.fresh(each.type) for _ in each.outputs])
+                self.types.update(zip(outputs, [block.types[n] for n in each.outputs], strict=True))
+            op = Op(each.type, inputs, outputs, each.attrs, self.location or each.location)
+            if not has_types:
+                op = self.typed(op)
+            self.ops.append(op)
+            env.update(zip(each.outputs, op.outputs, strict=True))
+            self.stopped.update([env[n] for n in each.outputs if n in block.stopped])
         return tuple(self.value(env[n]) for n in block.results)
 
     def build(self, results: Iterable[Value | str]) -> Block:

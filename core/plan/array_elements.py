@@ -98,7 +98,7 @@ def common_sizes(low: Lowering, array: str) -> Mapping[int, Size]:
 def keep_common(low: Lowering, op: Op) -> None:
     """Set the common sizes of the tensor array that `op` makes of arrays with such sizes."""
     made = low.types[op.outputs[0]]
-    if op.type not in KEEPING | DIVIDING or not isinstance(made, StackType):
+    if not isinstance(made, StackType) or op.type not in KEEPING | DIVIDING:
         return
     first, *others = (n for n in op.inputs if isinstance(low.types.get(n), StackType))
     element, sizes = element_of_all(low.types[first]), common_sizes(low, first)

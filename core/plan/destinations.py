@@ -22,9 +22,9 @@ class Destinations:
     def __init__(self, wanted: Sequence[tuple[str, View]] = ()) -> None:
         self.taken: set[str] = set()
         self.sums: dict[str, View] = {}
+        self._changes: list[Callable[[], object]] = []  # undo one change of `taken` or `sums` each
         self._first: dict[str, View] = {}
         self._others: list[tuple[str, View]] = []
-        self._inverses: list[Callable[[], object]] = []  # of what happened, in order, for `undo`
         for name, view in wanted:
             self.want(name, view)
 
@@ -38,28 +38,33 @@ class Destinations:
     def accumulate(self, product: str, total: str, state: View) -> None:
         """The op of `product` adds its result to `state`, which is `total` afterwards."""
         self.sums[product] = state
-        self.taken.add(total)
+        self._changes.append(lambda: self.sums.pop(product))
+        self.mark_taken(total)
         self.want(total, state)
 
     def store(self, product: str, total: str) -> None:
         """Undo `accumulate`: the op of `product` stores its result, and the op of `total` adds it."""
         state = self.sums.pop(product)
-        self.taken.discard(total)
-        self._inverses += (lambda: self.sums.update({product: state}), lambda: self.taken.add(total))
+        self._changes.append(lambda: self.sums.update({product: state}))
+        if total in self.taken:
+            self.taken.remove(total)
+            self._changes.append(lambda: self.taken.add(total))
 
-    def write(self, name: str) -> None:
-        """The value of `name` is at its first destination from now on."""
-        self.taken.add(name)
-        self._inverses.append(lambda: self.taken.discard(name))
+    def mark_taken(self, name: str) -> None:
+        """The value of `name` is at its first destination, or will be written there."""
+        if name not in self.taken:
+            self.taken.add(name)
+            self._changes.append(lambda: self.taken.remove(name))
 
-    def mark(self) -> int:
-        """A point in time for `undo`."""
-        return len(self._inverses)
+    @property
+    def changes(self) -> int:
+        """The number of changes of `taken` and `sums` so far."""
+        return len(self._changes)
 
-    def undo(self, mark: int) -> None:
-        """Undo all `take`, `write` and `store` since `mark`, the last one first."""
-        while len(self._inverses) > mark:
-            self._inverses.pop()()
+    def undo(self, changes: int) -> None:
+        """Undo all changes of `taken` and `sums` but the first so many."""
+        while len(self._changes) > changes:
+            self._changes.pop()()
 
     def first(self, name: str) -> View | None:
         """The first destination of `name`, if it has one."""
@@ -73,7 +78,7 @@ class Destinations:
         """As `open`; the caller writes the value of `name` there."""
         view = self.open(name)
         if view is not None:
-            self.write(name)
+            self.mark_taken(name)
         return view
 
     def left(self) -> Iterator[tuple[str, View]]:

@@ -9,6 +9,7 @@ the array cannot wait for them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import lookup
@@ -72,6 +73,9 @@ def _labels_first(block: Block) -> list[tuple[int, Op]]:
     depths: dict[str, int] = {}
     most = max([MOST_BYTES, *(_bytes(block.types[op.inputs[1]]) for op in block.ops if op.type == "class_index")])
 
+    def available(names: Iterable[str]) -> bool:
+        return all(name in known or name in giving for name in names)
+
     def run(index: int, op: Op) -> None:
         for name in op.inputs:
             if name in giving:
@@ -80,12 +84,11 @@ def _labels_first(block: Block) -> list[tuple[int, Op]]:
         known.update(op.outputs)
 
     for index, op in enumerate(block.ops):
-        available = known | giving.keys()
         if (
             op.type in GIVING
             and of_labels.isdisjoint(op.inputs)
             and _is_small(op, block, most)
-            and available >= {*op.inputs}
+            and available(op.inputs)
         ):
             depths[op.outputs[0]] = 1 + max((depths.get(name, 0) for name in op.inputs), default=0)
             if depths[op.outputs[0]] <= DEEPEST:
@@ -112,16 +115,14 @@ def _is_small(op: Op, block: Block, most: int) -> bool:
     return all(isinstance(type, TensorType) and type.is_static and _bytes(type) <= most for type in types)
 
 
-def _is_of_labels(op: Op, block: Block, known: set[str], of_labels: set[str], most: int) -> bool:
+def _is_of_labels(
+    op: Op, block: Block, available: Callable[[Iterable[str]], bool], of_labels: set[str], most: int
+) -> bool:
     """Whether an op computes arrays of at most `most` bytes from labels, parameters and constants."""
     if not _is_small(op, block, most):
         return False
     if op.type == "class_index":  # its second operand gives only a shape
         x = block.types[op.inputs[1]]
-        return op.inputs[0] in known and not isinstance(x, StackType) and x.is_static
+        return available(op.inputs[:1]) and not isinstance(x, StackType) and x.is_static
     inputs = [name for name in op.inputs if name != HOLE]
-    return (
-        (op.type in SUMS or lookup(op.type).elementwise)
-        and not of_labels.isdisjoint(inputs)
-        and all(name in known for name in inputs)
-    )
+    return (op.type in SUMS or lookup(op.type).elementwise) and not of_labels.isdisjoint(inputs) and available(inputs)

@@ -251,7 +251,7 @@ class Fusion:
             varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
             return self._add(Draft(instr, varies=varies))
 
-        return self.once(repr(instr), write)  # 0.0 equals -0.0 but is another attribute
+        return self.once((op, dtype, instr.args, repr(instr.attrs)), write)  # 0.0 equals -0.0 but is another attribute
 
     def take_row(self, axes: frozenset[int]) -> None:
         """Make `axes` the row (see `can_reduce`)."""

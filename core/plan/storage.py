@@ -157,7 +157,7 @@ class Storage:
         name = self._homes.get((member.fusion, member.number, member.axes))  # a transposed member is no variable
         home = self.destinations.open(name) if name is not None else None
         if name is not None and home is not None and self._fits(member, home):
-            self.destinations.write(name)
+            self.destinations.mark_taken(name)
             self._store(member, home)
             return home
         sizes, strides = member.layout()

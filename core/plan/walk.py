@@ -49,12 +49,12 @@ def _lower(low: Lowering, op: Op) -> None:
 @contextmanager
 def undoing(low: Lowering, op: Op) -> Iterator[None]:
     """Undo what the context did for `op` if it raises Unsupported, but for instructions, whose results nobody reads."""
-    before, interpreted = low.destinations.mark(), len(low.shared.interpreted)
+    changes, interpreted = low.destinations.changes, len(low.shared.interpreted)
     open_types = {n: low.types[n] for n in op.outputs if is_open(element_of_all(low.types[n]))}
     try:
         yield
     except Unsupported:
-        low.destinations.undo(before)
+        low.destinations.undo(changes)
         del low.shared.interpreted[interpreted:]
         low.types.update(open_types)
         for name in open_types:

@@ -41,6 +41,22 @@ def test_a_refused_op_undoes_what_it_did_to_the_sums(monkeypatch: pytest.MonkeyP
     assert destinations.taken == {"total"}
 
 
+def test_destinations_undo_the_last_changes():
+    destinations, state = Destinations([("x", scalar()), ("y", scalar())]), scalar()
+    destinations.take("x")
+    before = destinations.changes
+    destinations.take("y")
+    destinations.accumulate("product", "total", state)
+    between = destinations.changes
+    destinations.store("product", "total")
+
+    destinations.undo(between)
+    assert (destinations.sums, destinations.taken) == ({"product": state}, {"x", "y", "total"})
+
+    destinations.undo(before)
+    assert (destinations.sums, destinations.taken) == ({}, {"x"})
+
+
 def test_positions_of_a_slice_belong_to_their_size_alone(monkeypatch: pytest.MonkeyPatch):
     """A later size may have the address of an earlier one that exists no more."""
     low: Any = SimpleNamespace(derived=DerivedSizes())
