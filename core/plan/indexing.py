@@ -260,11 +260,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
     if read_by_fusions(readers) or any(reads_rows(low, reader, op.outputs[0]) for reader in readers):
         found = rows_at(low.stored(low.entry(source)), low.stored(low.entry(index)), axis, number, low.shared.error)
         if found is not None:
-            fusion, axes = low.join(out.shape, [found.source, found.index])
-            if fusion.is_across:
-                fusion, axes = low.new_fusion(out.shape), tuple(range(len(out.shape)))
-            fusion.ops.append(op.type)
-            low.define(op.outputs[0], Member(fusion, found.within(fusion, axes), out.dtype, out.shape, axes))
+            low.define(op.outputs[0], low.looked_up(found, op.type))
             return
     view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
     target = low.destination(op.outputs[0])

@@ -26,6 +26,7 @@ from core.plan.plan import OUTGROWN, Check
 from core.plan.powers import power
 from core.plan.ranges import affine
 from core.plan.registering import registering
+from core.plan.rows_at import Lookup
 from core.plan.sizes import Expected, Known, Size, bounded_outputs, expected_outputs, is_open
 from core.plan.storage import Storage
 from core.plan.target import Target
@@ -285,6 +286,15 @@ class Lowering(Storage):
         fusion.ops.append(op)
         number = fusion.apply(op, sorted(attrs.items()), args, type.dtype)
         return Member(fusion, number, type.dtype, type.shape, axes)
+
+    def looked_up(self, found: Lookup, op: str = "gather") -> Member:
+        """The value of a lookup inside a fusion, for the op `op`."""
+        shape = found.source.shape
+        fusion, axes = self.join(shape, [found.source, found.index])
+        if fusion.is_across:
+            fusion, axes = self.new_fusion(shape), tuple(range(len(shape)))
+        fusion.ops.append(op)
+        return Member(fusion, found.within(fusion, axes), found.source.dtype, shape, axes)
 
     def _of(self, op: str, *entries: Entry) -> Entry:
         """The result of an elementwise op without attributes on values of one shape."""

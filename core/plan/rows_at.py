@@ -7,6 +7,7 @@ each fusion that needs the rows looks them up itself, unless they are stored alr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from core.ir import Op
@@ -14,7 +15,7 @@ from core.ir.registry import lookup as spec_of
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.memory import View
 
-__all__ = ["LEAST", "Lookup", "lookup_of", "read_by_fusions", "rows_at"]
+__all__ = ["LEAST", "Lookup", "cut_rows", "lookup_of", "read_by_fusions", "rows_at"]
 
 LEAST = 16
 """Fewest adjacent elements that a lookup reads: a fusion takes shorter rows one by one, with half-empty vectors."""
@@ -93,6 +94,19 @@ def rows_at(x: View, index: View, axis: int, check: int, error: View) -> Lookup 
     source = replace(x, shape=shape, strides=(*x.strides[:axis], *(0 for _ in index.shape), *x.strides[axis + 1 :]))
     places = replace(index, shape=shape, strides=(*before, *index.strides, *after))
     return Lookup(source, places, x.strides[axis], x.shape[axis], check, error)
+
+
+def cut_rows(entry: object, part: Callable[[View], View]) -> Lookup | None:
+    """The lookup of a slice of a looked-up value; None for other values, or if the slice has short rows or gaps.
+
+    part: the slice, of a view of the shape of the value.
+    """
+    found = lookup_of(entry)
+    if found is None:
+        return None
+    cut = replace(found, source=part(found.source), index=part(found.index))
+    row = cut.source.shape[-1] if cut.source.strides[-1] == 1 and cut.index.strides[-1] == 0 else 0
+    return cut if row >= LEAST else None
 
 
 def lookup_of(entry: object) -> Lookup | None:

@@ -118,6 +118,12 @@ class Storage:
             self._stored[key] = self._store_somewhere(entry)
         return self._stored[key]
 
+    def is_stored(self, entry: Entry) -> bool:
+        """Whether `entry` is in memory already."""
+        if isinstance(entry, Member):
+            return (entry.fusion, entry.number, entry.axes, entry.shape) in self._stored
+        return isinstance(entry, View)
+
     def dense(self, entry: Entry) -> View:
         """`entry` in memory, row-major and without gaps."""
         if not isinstance(entry, Uniform):

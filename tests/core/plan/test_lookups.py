@@ -14,6 +14,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
+from core.plan.epilogue import roots_of
 from core.plan.instructions import Gather, Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
@@ -98,6 +99,71 @@ def test_a_lookup_that_only_another_fusion_reads_is_not_left_behind():
     assert isinstance(fused, Rows)
     assert fused.ops.count("mul") == 1
     both(block, values(block))
+
+
+def sliced_rows(kind: str):
+    """The product of the first and the last third of ``x[at]``, times the largest element of the third between."""
+    b = BlockBuilder()
+    x, at = b.param(TensorType((NODES, 3 * WIDTH), "float64")), b.param(TensorType((EDGES,), "int64"))
+    rows = b.emit("gather", x, at, axis=0)
+    if kind == "split":
+        first, middle, last = b.emit("split", rows, sections=(WIDTH, WIDTH, WIDTH), axis=1)
+    else:
+        first, middle, last = (
+            b.emit("slice", rows, axes=(1,), starts=(i * WIDTH,), ends=((i + 1) * WIDTH,), steps=None) for i in range(3)
+        )
+    most = b.emit("reduce_max", middle, axes=(1,), keepdims=True)
+    return b.build([b.emit("mul", b.emit("mul", first, last), most)])
+
+
+@pytest.mark.parametrize("kind", ["slice", "split"])
+def test_slices_of_looked_up_rows_are_looked_up_by_themselves(kind):
+    block = optimize(sliced_rows(kind))
+    instructions = plan_block(block, CPU_TARGET).body.instructions
+    x, at = args = values(block)
+
+    (found,) = native_interpreter(block, CPU)(Run(), *args)
+
+    (rows,) = instructions
+    assert isinstance(rows, Rows)
+    first, middle, last = np.split(x[at], 3, axis=1)
+    np.testing.assert_allclose(found, first * last * middle.max(1, keepdims=True), rtol=1e-14)
+
+
+def half_of_rows(*others: str):
+    """exp of the first half of ``x[at]``, and other results that read it."""
+    b = BlockBuilder()
+    x, at = b.param(TensorType((NODES, 2 * WIDTH), "float64")), b.param(TensorType((EDGES,), "int64"))
+    rows = b.emit("gather", x, at, axis=0)
+    results = [b.emit("exp", b.emit("slice", rows, axes=(1,), starts=(0,), ends=(WIDTH,), steps=None))]
+    if "short slice" in others:
+        results.append(b.emit("exp", b.emit("slice", rows, axes=(1,), starts=(-1,), ends=(2 * WIDTH,), steps=None)))
+    if "product" in others:
+        w = b.emit("fill_constant", shape=(2 * WIDTH, 3), value=0.5, dtype="float64")
+        results.append(b.emit("matmul", rows, w))
+    return optimize(b.build(results))
+
+
+def arrays_of_whole_rows(block) -> int:
+    """The number of arrays in the arena with as many elements as the rows."""
+    roots = {root for each in plan_block(block, CPU_TARGET).body.instructions for root in roots_of(each)}
+    return sum(root.place == "arena" and root.nbytes == EDGES * 2 * WIDTH * 8 for root in roots)
+
+
+@pytest.mark.parametrize(("other", "arrays"), [("none", 0), ("short slice", 1), ("product", 1)])
+def test_rows_are_stored_for_readers_that_need_them_whole(other, arrays):
+    block = half_of_rows(other)
+
+    assert arrays_of_whole_rows(block) == arrays
+    both(block, values(block))
+
+
+def test_the_adjoint_of_a_slice_of_rows_needs_their_shape_only():
+    block = half_of_rows()
+    adjoint = optimize(vjp(block, [block.params[0]]))
+
+    assert arrays_of_whole_rows(adjoint) == 1  # the gradient of the rows
+    both(adjoint, values(adjoint))
 
 
 @pytest.mark.sampled(4)
