@@ -214,6 +214,7 @@ def test_a_product_that_the_library_refuses_is_refused_when_the_step_is_compiled
     assert caught.value.code == "compiler_failed"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("dtype", "result"), [(one, each) for one, results in RESULTS.items() for each in results])
 def test_a_library_with_wrong_results_is_found_out(dtype, result, monkeypatch):
     monkeypatch.setattr(cublaslt, "RESULTS", {dtype: (result,)})

@@ -269,6 +269,7 @@ def test_there_are_at_most_twice_as_many_buckets_as_keys(count, size):
     assert not shift or (size >> (shift - 1)) + 1 > 2 * count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("count", [1, 127, 128, 129, 5000, 40000])
 def test_prefix_sums_are_those_of_numpy(count, blocks):

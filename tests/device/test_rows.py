@@ -222,6 +222,7 @@ def scaled(shape: tuple[int, ...]) -> Block:
     return optimize(b.build([y, b.emit("sub", y, x)]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("shape", [(1,), (64,), (65,), (128,), (255,), (256,), (257,), (513,), (1000,), (23, 41)])
 def test_a_thread_loads_several_elements_at_once_and_computes_the_bits_of_the_cpu(shape, blocks):

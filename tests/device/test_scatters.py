@@ -62,6 +62,7 @@ def form(request, monkeypatch):
         monkeypatch.setattr(ranks, limit, 0 if request.param == "in buckets" else 1 << 20)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300), (9, 200), (40, 900)])
 def test_results_have_the_bits_of_the_cpu(form, count, size, monkeypatch):
     """Numbers of a result are added in the order of the index."""
@@ -320,6 +321,7 @@ def test_frames_that_overlap_are_added_without_an_index_and_have_the_bits_of_the
     assert not launch.cooperative
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 2), (13, 2, 2), (60, 3, 20)])
 def test_an_index_that_is_part_of_the_code_is_sorted_when_it_is_made(size, kernel, stride):
     """Windows of images, added where they overlap; of the last ones most elements have no window."""

@@ -35,6 +35,7 @@ def turning(rows: int, columns: int, gap: int, dtype: str) -> Plan:
     return replace(plan, body=Instructions((Kernel("turn", spec, (plan.params[0], plan.results[0])),)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
 @pytest.mark.parametrize(("rows", "columns", "gap"), [(1, 1, 0), (32, 32, 3), (33, 65, 1), (70, 31, 0)])
 def test_a_turned_matrix_has_the_bits_of_its_transpose(rows, columns, gap, dtype):

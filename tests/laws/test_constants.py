@@ -78,6 +78,7 @@ def test_zeros_of_both_signs_are_not_a_uniform_constant():
     assert found == wanted == [np.array([0.0, -0.0]).tobytes()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("times", [1, 2, 7, 300])
 def test_the_product_of_a_repeated_number_is_its_power(times, dtype):

@@ -117,6 +117,7 @@ def arrays(value: Any) -> Any:
     return [arrays(each) for each in value] if isinstance(value, list) else None if value is None else np.asarray(value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(4))
 def test_the_sizes_of_a_run_are_known_before_it(part):
     for name in PRIMITIVES[part::4]:

@@ -270,6 +270,7 @@ def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         identical(found[name], value, name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_row_sparse_gradients_equal_dense_ones_to_the_bit(name):
     case = CASES[name]
@@ -292,6 +293,7 @@ def test_gradients_of_rows_agree_with_differences_in_first_and_second_order(name
     check(CASES[name].make(True), 2e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", ["recompute", "sqrt", "binomial"])
 @pytest.mark.parametrize("name", ["loop", "twice a trip", "loop in a loop", "scan", "scan in reverse"])
 def test_memory_policies_of_loops_do_not_change_the_rows(name, memory):
@@ -327,6 +329,7 @@ def test_half_and_single_precision_add_up_in_the_same_order(dtype):
         equal(sparse, dense)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(20))
 def test_any_ids_and_any_padding_index_give_the_gradient_of_the_definition(seed):
     r = np.random.default_rng(seed)
@@ -458,6 +461,7 @@ def test_a_padding_index_outside_the_table_is_refused():
 HOOKS: dict[str, dict[str, Any]] = {**EXAMPLES, "clip_value away from zero": {"do": "clip_value", "min": 0.125}}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
 @pytest.mark.parametrize("make", [twice, in_a_loop_and_before_and_behind_it])
 @pytest.mark.parametrize("do", HOOKS)
@@ -568,6 +572,7 @@ def trained(s: Sketch, optimizer: Optimizer, steps: int = 3, **how: Any) -> tupl
     return values, out
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("type", OPTIMIZERS)
 def test_an_optimiser_updates_rows_as_with_the_dense_gradient(type, decay):

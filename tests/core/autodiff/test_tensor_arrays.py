@@ -26,6 +26,7 @@ from tests.programs import EXECUTOR, Sketch, check, close, grads
 VECTOR = TensorType((2,), "float64")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_random_programs_on_runs_of_arrays_agree_with_differences(seed):
     check(array_program(seed, rooms=2, runs=True))

@@ -164,6 +164,7 @@ def test_48_a_constant_initial_state_gets_its_gradient_from_the_second_trip_on()
         close(found[name], complex_step(loss, {"w": W, "x": X}, name))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 2, 5])
 def test_49_values_that_change_places_on_every_trip(trips):
     s = base()
@@ -225,6 +226,7 @@ def test_51_a_carried_value_overwritten_unread_gets_no_gradient(trips):
     close(found["w"], complex_step(loss, {"w": W, "x": X}, "w"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trips", [0, 1, 3])
 def test_53_one_value_read_before_during_and_after_the_loop_that_starts_from_it(trips):
     s = base()

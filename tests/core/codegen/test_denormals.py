@@ -76,6 +76,7 @@ def keeps_denormals() -> bool:
     return bool((np.full(64, SMALL, "float32") * np.float32(0.5)).all())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("tiny", TINY)

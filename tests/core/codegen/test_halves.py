@@ -84,6 +84,7 @@ def test_a_wider_float_is_rounded_to_the_nearest_number_and_ties_to_even(source,
         assert_same(converted(values, source, dtype, 16), values.astype(as_dtype(dtype)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("source", ["int32", "int64", "bool"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_whole_numbers_are_rounded_as_by_numpy(source, dtype):

@@ -25,6 +25,7 @@ def test_triangles_equal_numpys(shape):
     np.testing.assert_array_equal(compiled("triu", x, diagonal=1), np.triu(x, 1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 17)])
 def test_diagonals_equal_numpys(shape):
     x = values(shape)
@@ -42,6 +43,7 @@ def test_whole_ranges_are_counted_and_others_rounded_as_in_numpy():
     np.testing.assert_array_equal(found, (0.1 + np.arange(30) * 0.3).astype("float32"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(1,), (3, 4), (2, 1, 17)])
 def test_tiles_equal_numpys(shape):
     x = values(shape)

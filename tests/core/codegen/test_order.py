@@ -35,6 +35,7 @@ def rows(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return rng.choice(few, shape).astype(dtype)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "int16", "uint8", "bool"])
 @pytest.mark.parametrize("size", [9, SHORT + 5])
 def test_positions_in_order_equal_numpys_for_every_dtype(dtype, size):
@@ -63,6 +64,7 @@ def test_positions_in_order_equal_numpys_on_every_axis(shape, descending, dtype)
         np.testing.assert_array_equal(compiled("argsort", x, axis=axis, descending=descending), wanted)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("size", [1, 20, 300])
 def test_the_last_of_equal_integers_is_marked(dtype, size):

@@ -152,6 +152,7 @@ def assert_each_ran(times: int, counts: np.ndarray) -> None:
     assert np.all(counts[:, -2:] == 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7])
 def test_sums_over_chunks_equal_those_of_one_thread(threads):
     random = np.random.default_rng(threads)

@@ -127,6 +127,7 @@ def test_a_product_with_one_panel_has_a_part_for_each_thread():
     np.testing.assert_allclose(c, a.astype("float64") @ b, rtol=0, atol=2e-3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("turned_a", "turned_b"), list(itertools.product((False, True), repeat=2)))
 def test_products_of_other_sizes_share_the_functions_for_their_tiles_and_squares(turned_a, turned_b):
     module = Module()

@@ -53,6 +53,7 @@ def test_integers_wrap_around():
     np.testing.assert_array_equal(compiled("cumsum", x), np.cumsum(x, dtype="int32"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_recurrence_equals_a_loop(shape, reverse):

@@ -220,6 +220,7 @@ def test_rows_of_one_element_in_blocks_equal_numpys(count, index):
                 compiled("gather", table[:5], np.where(np.arange(count) == place, wrong, ids).astype(index))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("slabs", [2, 4, 5, 9])
 @pytest.mark.parametrize("count", [1, 8, 19])
 def test_elements_of_several_slabs_equal_numpys(slabs, count):

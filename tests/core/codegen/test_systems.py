@@ -203,6 +203,7 @@ def test_the_squares_of_huge_and_tiny_columns_neither_overflow_nor_vanish():
         close(q.astype("float64") @ r.astype("float64"), x, "float32", 9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 6, pytest.param(70, marks=pytest.mark.slow)])
 def test_eigenvectors_and_values_rebuild_the_matrix_whose_upper_triangle_is_not_read(n, dtype):

@@ -25,6 +25,7 @@ def written(dtype: str, rows: int) -> tuple[Module, int]:
     return module, width
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint16", "uint8"])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_columns_of_a_square_equal_numpys(dtype, missing):

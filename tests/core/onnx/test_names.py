@@ -83,6 +83,7 @@ def interface(graph: onnx.GraphProto) -> tuple[list[str], list[str], set[str]]:
     return [each.name for each in graph.input], [each.name for each in graph.output], weights
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("names", [PLAIN, *HOSTILE, *map(shuffled, range(6))], ids=lambda names: ascii(names[0])[:12])
 @pytest.mark.parametrize("loss", [None, Loss("mse", label="target", name="the loss")], ids=["model", "with-loss"])
 def test_a_model_leaves_with_the_names_that_it_came_with(names, loss):

@@ -20,6 +20,7 @@ CHANNELS = {"scale": some(4, seed=1), "bias": some(4, seed=2)}
 STATISTICS = {"mean": some(4, seed=3), "variance": np.abs(some(4, seed=4)) + 0.5}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 @pytest.mark.parametrize("open_sizes", [False, True])
 def test_batch_statistics_that_are_fixed_agree(opset, open_sizes):

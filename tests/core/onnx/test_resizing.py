@@ -45,6 +45,7 @@ def test_an_axis_gets_the_length_of_its_product_in_float32(tenths):
     check_node("Resize", inputs, opset=19, constants=("scales",), gradient=False, mode="linear")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", MODES)
 def test_sizes_agree(how):
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 7, 4])}

@@ -139,6 +139,7 @@ COMPARED: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_formulas_of_sizes_are_right_as_the_end_of_a_slice(seed):
     draw = random.Random(seed)

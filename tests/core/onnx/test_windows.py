@@ -33,6 +33,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", WINDOWS)
 @pytest.mark.parametrize("group", [1, 2])
 def test_convolutions_agree(how, group):
@@ -55,6 +56,7 @@ def test_convolutions_over_open_sizes_agree(how):
     check_node("Conv", inputs, open_sizes=True, constants=("w", "b"), **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "how",
     [
@@ -73,6 +75,7 @@ def test_transposed_convolutions_agree(how, group):
     check_node("ConvTranspose", inputs, group=group, **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_transposed_convolutions_over_open_sizes_agree(n):
     inputs = {"x": some(*SHAPES[n]), "w": some(4, 3, *[3] * n), "b": some(3)}
@@ -124,18 +127,21 @@ POOLS = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", POOLS)
 def test_maxima_agree(how):
     for order in (0, 1) if "dilations" not in how else (0,):
         check_node("MaxPool", {"x": distinct(*SHAPES[2])}, outputs=["float32", "int64"], storage_order=order, **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", POOLS)
 @pytest.mark.parametrize("include", [0, 1])
 def test_means_agree(how, include):
     check_node("AveragePool", {"x": some(*SHAPES[2])}, count_include_pad=include, **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", POOLS)
 def test_norms_agree(how):
     check_node("LpPool", {"x": some(*SHAPES[2])}, p=3, **how)

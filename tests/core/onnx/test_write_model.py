@@ -348,6 +348,7 @@ def test_a_choice_between_bools_is_written(same):
     assert found.tolist() == ([True, True, True, False] if same else [True, False, True, False])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth, is_written", [(30, True), (31, False), (40, False)])
 def test_branches_that_a_file_cannot_hold_are_refused_with_their_place(depth, is_written):
     s = Sketch()

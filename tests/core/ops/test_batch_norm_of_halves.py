@@ -39,6 +39,7 @@ def wanted(x, ct, fixed):
     return unit * scale + shift, *(each[:, 0] for each in new), dx, (ct * unit).sum((0, 2)), ct.sum((0, 2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("dtype", KINDS)
 def test_values_and_gradients_have_the_dtypes_of_their_operands_and_their_precision(dtype, fixed):

@@ -86,6 +86,7 @@ def run(block: Block, x: np.ndarray, native: bool) -> Any:
 both = partial(pytest.mark.parametrize, "native", [False, True], ids=["reference", "machine code"])
 
 
+@pytest.mark.sampled(1)
 @both()
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", SINGULAR)
@@ -100,6 +101,7 @@ def test_the_gradient_of_a_determinant_is_the_matrix_of_cofactors(case, dtype, n
     np.testing.assert_allclose(found, cofactors(x.astype("float64")), atol=50 * np.finfo(dtype).eps * size, rtol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @both()
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", [case for case in SINGULAR if case not in ("nilpotent of 25", "small")])

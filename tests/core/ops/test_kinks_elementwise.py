@@ -180,6 +180,7 @@ def test_bits_beyond_the_width_are_lost_and_a_negative_shift_is_refused():
 # --- y at an axis of x -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("axis", "shape"), [(0, (2, 3)), (1, (3, 4)), (1, (3,)), (2, (4,)), (-1, (4,)), (None, (3, 1))]
 )
@@ -305,6 +306,7 @@ FAR = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 127.5, 128.0, -
        2.0**31, -(2.0**31), 2.0**63, -(2.0**63), 2.0**64, -1e30, 1e30, 65504.0]  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
 def test_cast_rounds_towards_zero_and_saturates(source, dtype):

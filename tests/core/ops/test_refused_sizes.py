@@ -286,6 +286,7 @@ def test_another_number_of_bools_for_a_linear_scan_ends_the_run():
     assert caught.value.code == "shape_mismatch"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_linear_scan_is_finite_where_each_of_its_steps_is(dtype, reverse):

@@ -131,6 +131,7 @@ def test_a_border_of_any_width_and_its_gradient_equal_those_of_numpy(mode, befor
     np.testing.assert_allclose(grads(s)["x"], wanted, atol=1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "count"), [(8, 4), (9, 6), (7, 3), (5, 5), (5, 8), (30, 7), (6, 1), (101, 67)])
 @pytest.mark.parametrize("axis", [2, 3])
 def test_adaptive_means_and_their_gradient(size, count, axis):

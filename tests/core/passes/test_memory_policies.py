@@ -14,6 +14,7 @@ from tests.core.wire.constructs import elman
 from tests.programs import Sketch, check, close, grads, step, traced_peak
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("trips", [0, 1, 2, 3, 7])
 def test_73_all_policies_give_the_same_gradient(policy, trips):

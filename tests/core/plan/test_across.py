@@ -121,6 +121,7 @@ def test_reductions_of_16_bit_floats_along_a_middle_axis_equal_the_reference_exe
     halves_agree(block, drawn(block), units=2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(2, 13, 40, 40), (700, 6, 5), (2, 3, 30, 30)], ids=str)
 def test_a_long_axis_and_one_with_few_neighbours_are_no_row(shape):
     x = TensorType(shape, "float32")
@@ -137,6 +138,7 @@ def outer_products(b: BlockBuilder, x: Value, y: Value) -> list[Value]:
     return [b.emit("reduce_sum", b.emit("tril", each), axes=(0,))]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_sums_of_many_small_matrices_are_computed_for_many_of_them_together(size, dtype):

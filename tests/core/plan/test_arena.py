@@ -11,6 +11,7 @@ from core.plan import arena
 from core.plan.memory import Root
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("many", [0, 1000])
 @pytest.mark.parametrize("seed", range(5))
 def test_arrays_alive_at_the_same_time_share_no_byte(monkeypatch, many, seed):

@@ -20,6 +20,7 @@ def test_one_of_several_arrays_is_chosen_and_placed():
     agree(block, *([np.array([i], "int32"), *arrays] for i in (0, 1, 2, -1, 3)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("yes", "no"), [(1, 1), (3, 8), (20, 13)])
 def test_rows_are_merged_by_any_mask(yes, no):
     rng = np.random.default_rng(yes)
@@ -34,6 +35,7 @@ def test_rows_are_merged_by_any_mask(yes, no):
     agree(block, *([mask, rng.normal(size=(yes, 3)), rng.normal(size=(no, 3))] for mask in masks))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_slices_at_positions_that_are_data_and_their_inverses(dtype):
     rng = np.random.default_rng(3)
@@ -86,6 +88,7 @@ def test_the_gradient_of_the_first_rows_of_a_table_is_zero_in_the_others(count, 
     agree(block, [*arrays, *(np.array([n]) for n in (0, count, 1))])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [1, 2, 16, 33])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_places_in_a_sorted_vector(size, dtype):
@@ -137,6 +140,7 @@ def test_the_most_frequent_element_is_that_of_the_reference_executor(shape, axis
     agree(block, *batches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_the_largest_element_of_each_bin_of_each_box_is_that_of_the_reference_executor(dtype):
     rng = np.random.default_rng(6)

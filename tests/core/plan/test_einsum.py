@@ -25,6 +25,7 @@ EQUATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_an_einsum_and_its_gradient_are_machine_code_alone(equation):
     rng = np.random.default_rng(0)
@@ -55,6 +56,7 @@ def test_axes_of_an_ellipsis_broadcast(shapes, equation):
     agree(vjp(forward, forward.params), [*given, rng.normal(size=wanted.shape)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_an_einsum_of_three_arrays_agrees_in_narrow_dtypes(dtype):
     rng = np.random.default_rng(2)

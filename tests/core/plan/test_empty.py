@@ -72,6 +72,7 @@ def test_positions_in_empty_rows_are_checked():
     assert caught.value.code == "index_out_of_range"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("batch", "hidden"), [(0, 4), (3, 0), (0, 0)])
 def test_a_net_with_empty_layers_or_no_rows_is_machine_code(batch, hidden):
     rng = np.random.default_rng(0)

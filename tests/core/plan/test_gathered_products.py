@@ -98,6 +98,7 @@ def test_elementwise_work_on_the_scores_is_a_pass_of_its_own():
     both(block, args)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["scores of rows", "weighted sums in a column"])
 @pytest.mark.parametrize("index", ["int32", "int64"])
 @pytest.mark.parametrize("place", list(itertools.product([0, BATCH - 1], [0, 4])), ids=str)

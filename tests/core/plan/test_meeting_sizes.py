@@ -55,6 +55,7 @@ def block_of(program: Callable[..., Value]) -> Block:
     return b.build([program(b, x, ids, *chosen)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("counts", [(4, 4), (0, 0), (ROWS, ROWS), (4, 5), (5, 4)])
 @pytest.mark.parametrize("program", [product, labels, segments, parts, shaped], ids=lambda f: f.__name__)
 def test_rows_chosen_twice_meet_in_machine_code_if_they_are_as_many(program, counts):

@@ -280,6 +280,7 @@ def test_array_take_refuses_an_element_of_another_shape_than_like(declared, size
         assert error.value.code == "shape_mismatch"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("long", "short"), [(False, True), (True, True), (True, False)])
 def test_gradients_of_elements_taken_with_known_sizes_reach_an_array_of_other_sizes(long, short):
     s = Sketch()

@@ -34,6 +34,7 @@ def ops_of(block: Block) -> set[str]:
     return {i.op for each in body if isinstance(each, Rows) for i in each.kernel.code if i.kind == "apply"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("exponent", EXPONENTS)
 def test_a_power_is_exact_to_five_units_over_the_whole_range_of_its_type(exponent, dtype):

@@ -53,6 +53,7 @@ def test_a_sequence_longer_than_the_width_is_refused(width):
     agree(block, *([np.array(n), np.zeros(9, int)] for n in ([4, 4, 1], [3, 3, 3], [0, 9, 0], [5, 0, 4])))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("time", "batch", "longest", "dtype"), [(1, 1, 1, "int64"), (7, 3, 2, "int32"), (5, 4, 20, "int64")]
 )
@@ -78,6 +79,7 @@ def test_the_lattice_of_ctc_is_found_for_all_labels(time, batch, longest, dtype)
     agree(block, *batches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("batch", "time", "labels", "lengths"), [(1, 1, 1, False), (3, 6, 4, True), (5, 17, 20, True)])
 def test_the_moves_of_a_crf_are_found_for_all_labels(batch, time, labels, lengths):
     rng = np.random.default_rng(time)
@@ -99,6 +101,7 @@ def test_the_moves_of_a_crf_are_found_for_all_labels(batch, time, labels, length
     agree(block, *batches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("classes", [2, 3, 5, 1000, 2**40])
 def test_paths_in_a_tree_of_classes_are_found_for_all_labels(classes):
     rng = np.random.default_rng(1)

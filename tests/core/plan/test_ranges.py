@@ -73,6 +73,7 @@ def test_adjoints_of_windows_add_up_what_overlaps(reader):
         agree(pulled, [rng.integers(-4, 5, pulled.types[p].shape).astype("float64") / 4 for p in pulled.params])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_windows_along_any_axis_agree(axis):
     b = BlockBuilder()

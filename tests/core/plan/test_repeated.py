@@ -136,6 +136,7 @@ def test_a_mask_is_stored_if_its_operand_is_not_read_otherwise():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(2, 20), (3, 1, 20), (2, 3, 20)])
 def test_a_pass_over_a_row_of_several_axes_does_not_compute_again_what_varies_along_some_of_them(shape):
     """The second pass sums all elements as one row, along which the means of the first pass are no single walk."""

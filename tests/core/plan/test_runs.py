@@ -121,6 +121,7 @@ def zeros(b: BlockBuilder) -> Value:
     return b.constant(0.0, "float64", (2,))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rows", "others"), [(6, 6), (6, 5), (6, 3), (3, 6)])
 def test_runs_of_different_lengths_cannot_be_run_over_together(rows, others):
     """6 elements are in 3 runs, 5 as well, but the last one is shorter; 3 are in 2 runs."""
@@ -161,6 +162,7 @@ def test_loops_record_runs_of_arrays_that_their_bodies_make(loops, twice):
         assert not plan_parts(block, CPU_TARGET).refused
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows", [3, 5, 8])
 def test_elements_beyond_the_last_run_are_left_out(rows):
     """An array is divided as another one with 5 elements; a cotangent may have fewer or more."""
@@ -215,6 +217,7 @@ def test_deep_random_programs_on_runs_agree_with_the_reference_executor(seed):
     both(block, [sketch.values[name] for name in block.params])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rows", "others"), [(6, 6), (6, 5), (1, 6)])
 def test_the_reference_executor_adds_runs_of_different_lengths(rows, others):
     """The code covers equal lengths only. A message of a run that the reference executor repeats appears once."""

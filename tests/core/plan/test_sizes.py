@@ -213,6 +213,7 @@ def block_of(op: str, *types: TensorType, **attrs: Any) -> Block:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4), (1,)])
 def test_a_result_of_an_open_size_leaves_the_machine_code_with_its_length(shape):
     block = block_of("nonzero", TensorType(shape, "float32"))
@@ -325,6 +326,7 @@ def chosen_rows(shape: tuple[int, ...], dtype: str, count: int = 1) -> tuple[Blo
     return b, [b.emit("split_by_mask", each, mask)[0] for each in arrays]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chosen", [0, 5, 12, 24])
 def test_a_pass_over_chosen_rows_with_their_axes_in_another_order_writes_all_of_them(chosen):
     """The row of the pass may be any axis but not the one whose length leaves rows out."""

@@ -110,6 +110,7 @@ def test_a_write_does_not_change_the_array_that_it_was_made_from():
     assert [each.tolist() for each in found[:2]] == [[3.0, 5.0], [1.0, 2.0]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
 def test_arrays_exchange_their_values_on_each_trip(dtype):
     """After three exchanges, the first array has the element of the second one."""

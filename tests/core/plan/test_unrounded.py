@@ -189,6 +189,7 @@ def test_all_passes_compute_the_same_value(chain, rows, dtype):
     assert np.all(found >= 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [3, 64, 3000])
 def test_all_passes_round_a_value_if_one_must(rows, dtype):
@@ -206,6 +207,7 @@ def test_all_passes_round_a_value_if_one_must(rows, dtype):
     assert np.all(np.any(found.astype("f4") > 0, axis=0))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("size", [7, 500, 5000])
 def test_a_later_sweep_of_a_row_reads_unrounded_results(size, dtype):
