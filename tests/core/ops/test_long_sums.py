@@ -151,6 +151,22 @@ def test_sums_on_a_middle_axis_are_precise(width, executor):
     assert not found[:, [0, 1, 3, 4]].any()
 
 
+@pytest.mark.parametrize("width", [1, 20])
+def test_sums_of_gathered_rows_are_precise(width, executor):
+    """In machine code the scatter reads the rows of the table where they are."""
+    count = 100_000
+    table, index = np.full((9, width), np.float32(0.1)), np.arange(count) % 9
+    b = BlockBuilder()
+    x, at, ids = (b.param(type_of(each)) for each in (table, index, index))
+    block = optimize(b.build([b.emit("segment_sum", b.emit("gather", x, at, axis=0), ids, num_segments=3)]))
+
+    found = executor(block, [table, index, np.where(index % 2, 2, 0)])[-1]
+
+    odd = np.count_nonzero(index % 2)
+    wanted = np.multiply.outer([count - odd, 0, odd], np.full(width, TENTH))
+    np.testing.assert_allclose(found, wanted, rtol=2e-5)
+
+
 def test_the_softmax_of_many_equal_numbers_adds_up_to_one():
     total = run("logsumexp", TENTHS, axes=(0,)).astype("float64")
 
