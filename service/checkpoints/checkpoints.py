@@ -86,7 +86,7 @@ class Checkpoints:
     async def page(
         self, tenant: str, after: str, size: int, session: str | None = None, labels: Sequence[str] = ()
     ) -> list[StoredCheckpoint]:
-        """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all.
+        """Up to `size` checkpoints from the page token `after` on, the newest first; of one session or of all.
 
         labels: that they have, as of `has_labels`.
         """

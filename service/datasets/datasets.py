@@ -25,6 +25,7 @@ from service.problems import HttpProblem
 from service.store import tables
 from service.store.errors import StorageError
 from service.store.labelled import labelled_page
+from service.store.newest import Place
 from service.store.shared_files import keep_files, order_deletion, write_with_file
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
@@ -58,14 +59,14 @@ class Datasets:
         return await self._store.read(work)
 
     async def page(self, tenant: str, after: str, size: int, labels: Sequence[str] = ()) -> list[Dataset]:
-        """Up to `size` datasets with ids above `after`, in the order of ids, without their columns.
+        """Up to `size` datasets from the page token `after` on, the newest first, without their columns.
 
         labels: that they have, as of `has_labels`.
         """
 
         def work(connection: Connection) -> list[Dataset]:
             def read(after: str, size: int) -> list[Dataset]:
-                wanted = select(*SUMMARY).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id)
+                wanted = Place.of(after).query(select(*SUMMARY).where(table.c.tenant == tenant), table)
                 rows = connection.execute(wanted.limit(size)).mappings()
                 return [Dataset.of_row({**row, "columns": "[]"}) for row in rows]
 

@@ -23,6 +23,7 @@ from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import tables
 from service.store.errors import StorageError, StorageFull
+from service.store.newest import Place
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
 
@@ -109,8 +110,8 @@ class Uploads:
         return await self._store.read(lambda connection: _found(connection, tenant, id))
 
     async def page(self, tenant: str, after: str, size: int) -> list[Upload]:
-        """At most `size` uploads whose ids come after `after`, in the order of their ids. Raises StorageError."""
-        wanted = select(table).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id).limit(size)
+        """At most `size` uploads from the page token `after` on, the newest first. Raises StorageError."""
+        wanted = Place.of(after).query(select(table).where(table.c.tenant == tenant), table).limit(size)
         return await self._store.read(
             lambda connection: [_of_row(dict(row)) for row in connection.execute(wanted).mappings()]
         )

@@ -22,6 +22,7 @@ from service.jobs.waiting import Waiting
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.labelled import labelled_page
+from service.store.newest import Place
 from service.store.store import Store
 
 __all__ = ["LEASE_S", "AskedMeanwhile", "Fenced", "JobStore", "Said", "Turn", "session_in_use"]
@@ -113,14 +114,14 @@ class JobStore:
     async def page(
         self, tenant: str, after: str, size: int, state: str | None = None, labels: Sequence[str] = ()
     ) -> list[Job]:
-        """Up to `size` jobs with ids greater than `after`, in the order of ids; in one state or in any.
+        """Up to `size` jobs from the page token `after` on, the newest first; in one state or in any.
 
         labels: that they have, as of `has_labels`.
         """
 
         def work(connection: Connection) -> list[Job]:
             def read(after: str, size: int) -> list[Job]:
-                query = select(jobs).where(jobs.c.tenant == tenant, jobs.c.id > after).order_by(jobs.c.id).limit(size)
+                query = Place.of(after).query(select(jobs).where(jobs.c.tenant == tenant), jobs).limit(size)
                 if state is not None:
                     query = query.where(jobs.c.state == state)
                 return [Job.of_row(row) for row in connection.execute(query)]

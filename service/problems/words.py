@@ -34,6 +34,7 @@ TOO_LONG = {
     "string_too_short": "at least",
 }
 
+TOKEN_SIGN = "~"  # in the pattern of a page token (`service.store.newest`), and in no other
 ID_PATTERN = re.compile(r"^\^\(?([a-z]{3}_)\[a-z2-7\]\{26\}\)?\??\$$")
 THINGS = {
     "ckp_": "a checkpoint",
@@ -69,6 +70,8 @@ def said(mistake: Mapping[str, Any]) -> str:
         case "finite_number":
             return f"{MUST_BE}finite"
         case "string_pattern_mismatch":
+            if TOKEN_SIGN in context["pattern"]:
+                return f"{MUST_BE}the `next_page_token` of a page of this list"
             found = ID_PATTERN.search(context["pattern"])
             if found is not None and found[1] in THINGS:
                 return f"{MUST_BE}the id of {THINGS[found[1]]}: {found[1]} and 26 characters"

@@ -22,7 +22,7 @@ from service.ids import new_id
 from service.objects import Written
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
-from service.routes.common import WithLabels, cut_page, json_answer
+from service.routes.common import WithLabels, cut_page, json_answer, page_token_of
 from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.state import calls, checkpoints, objects, quotas, settings
@@ -46,9 +46,7 @@ CheckpointId = Annotated[
     ),
 ]
 PageSize = Annotated[int, Query(ge=1, le=200, description="Largest number of checkpoints in the answer.")]
-PageToken = Annotated[
-    str, Query(max_length=40, pattern=rf"^({ID})?$", description="`next_page_token` of the previous page.")
-]
+PageToken = Annotated[str, page_token_of(ID)]
 VIEW: dict[str, Any] = {
     "id": "ckp_mfrggzdfmztwq2lknnwg23tpob",
     "name": "after 1000 steps",
@@ -79,14 +77,14 @@ NAMED_IN_QUERY = "Of a safetensors body; JSON has it in the body. "
 async def list_checkpoints(
     request: Request, label: WithLabels = None, page_size: PageSize = 50, page_token: PageToken = ""
 ) -> Response:
-    """One page of the checkpoints, ordered by id."""
+    """One page of the checkpoints, the newest first."""
     return await page_of(request, page_size, page_token, None, label or ())
 
 
 async def page_of(request: Request, size: int, token: str, session: str | None, labels: Sequence[str] = ()) -> Response:
     """One page of the checkpoints of a session, or of all. labels: that they have."""
     found = await checkpoints(request).page(tenant(), token, size + 1, session, labels)
-    page, following = cut_page(found, size)
+    page, following = cut_page(found, size, token)
     return json_answer({"checkpoints": [view(each) for each in page], "next_page_token": following})
 
 

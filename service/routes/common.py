@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
 from fastapi.openapi.models import Example
@@ -13,6 +13,7 @@ from service.formats import json_tensors as wire
 from service.http.request_body import JSON
 from service.problems import HttpProblem, wrong_member
 from service.settings import Settings
+from service.store.newest import TOKEN_LENGTH, Listed, Place, token_pattern
 
 __all__ = [
     "LOSS",
@@ -23,15 +24,11 @@ __all__ = [
     "deadline_of",
     "json_answer",
     "lease_of",
+    "page_token_of",
 ]
 
 
-class HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Entry = TypeVar("Entry", bound=HasId)
+Entry = TypeVar("Entry", bound=Listed)
 
 Profiled = Annotated[
     bool, Query(description="Return the time of each kernel. Measuring makes the call slightly slower.")
@@ -64,13 +61,19 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(wire.dumps(content), status, headers, JSON)
 
 
-def cut_page(found: Sequence[Entry], size: int) -> tuple[Sequence[Entry], str | None]:
-    """The entries of a page, and the token of the next page, which is the id of the last entry; None on the last page.
+def cut_page(found: Sequence[Entry], size: int, token: str) -> tuple[Sequence[Entry], str | None]:
+    """The entries of a page, and the token of the next page; None on the last page.
 
-    found: entries in the order of ids, of which there are more than `size` if another page follows.
+    found: entries in order, of which there are more than `size` if another page follows. token: of this page.
     """
     page = found[:size]
-    return page, page[-1].id if len(found) > size else None
+    return page, Place.of(token).token(page[-1]) if len(found) > size else None
+
+
+def page_token_of(id: str) -> Any:
+    """The description of the parameter `page_token`. id: pattern of the ids of the entries, without anchors."""
+    text = "`next_page_token` of the previous page."
+    return Query(max_length=TOKEN_LENGTH, pattern=token_pattern(id), description=text)
 
 
 def lease_of(asked: float | None, default: float, most: float) -> float:

@@ -18,7 +18,7 @@ from service.http.file_answer import FILE_HEADERS, file_answer
 from service.http.request_body import SAFETENSORS, read_body
 from service.objects.tensor_file import DamagedFile
 from service.problems import HttpProblem, responses, wrong_member, wrong_parameter
-from service.routes.common import WithLabels, cut_page, json_answer
+from service.routes.common import WithLabels, cut_page, json_answer, page_token_of
 from service.routes.dataset_creation import BODIES, created
 from service.routes.documented import FILE, accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
@@ -103,13 +103,11 @@ async def list_datasets(
     request: Request,
     label: WithLabels = None,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of datasets in the answer.")] = 50,
-    page_token: Annotated[
-        str, Query(max_length=40, pattern=r"^(dst_[a-z2-7]{26})?$", description="`next_page_token` of the last page.")
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"dst_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the datasets, ordered by id."""
+    """One page of the datasets, the newest first."""
     found = await datasets(request).page(tenant(), page_token, page_size + 1, label or ())
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     return json_answer({"datasets": [_summary(each) for each in page], "next_page_token": token})
 
 

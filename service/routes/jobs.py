@@ -20,7 +20,7 @@ from service.jobs.stream import JobEvents
 from service.jobs.waiting import waiting_of
 from service.problems import responses, wrong_parameter
 from service.routes.checkpoints import PageSize, PageToken, page_of
-from service.routes.common import WithLabels, cut_page, json_answer
+from service.routes.common import WithLabels, cut_page, json_answer, page_token_of
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
@@ -138,14 +138,11 @@ async def list_jobs(
     state: Annotated[schemas.State | None, Query(description="Only jobs in this state.")] = None,
     label: WithLabels = None,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of jobs in the answer.")] = 50,
-    page_token: Annotated[
-        str,
-        Query(max_length=40, pattern=r"^(job_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"job_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the jobs, ordered by id."""
+    """One page of the jobs, the newest first."""
     found = await job_store(request).page(tenant(), page_token, page_size + 1, state, label or ())
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     positions = await job_store(request).positions(page)
     shown = [_view(job, positions, runner(request)) for job in page]
     return json_answer({"jobs": shown, "next_page_token": token})
@@ -326,7 +323,7 @@ async def list_job_checkpoints(
     page_size: PageSize = 50,
     page_token: PageToken = "",
 ) -> Response:
-    """One page of the checkpoints of the job's session, ordered by id. They outlive the job and the session."""
+    """One page of the checkpoints of the job's session, the newest first. They outlive the job and the session."""
     job = await job_store(request).get(tenant(), stored_id(job_id))
     return await page_of(request, page_size, page_token, job.session, label or ())
 

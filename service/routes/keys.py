@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
-from service.routes.common import administrator, cut_page, json_answer
+from service.routes.common import administrator, json_answer
 from service.routes.documented import accepts, empty_answer
 from service.routes.state import settings, store, tenancy
 from service.schemas import tenants as schemas
@@ -117,7 +117,8 @@ async def list_keys(
     stored = await store(request).read(lambda db: table.keys_page(db, tenant, page_token, page_size + 1))
     of_file = [key for key in tenancy(request).ring.of_file if key.id > page_token and tenant in (None, key.tenant)]
     found = sorted((*stored, *of_file), key=lambda key: key.id)
-    page, token = cut_page(found, page_size)
+    page = found[:page_size]
+    token = page[-1].id if len(found) > page_size else None
     return json_answer({"keys": [actions.shown(_used(request, key)) for key in page], "next_page_token": token})
 
 

@@ -13,7 +13,7 @@ from service.http.entity_tags import check_if_match, if_match, of_view, unchange
 from service.http.recorded import load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
-from service.routes.common import cut_page, json_answer
+from service.routes.common import cut_page, json_answer, page_token_of
 from service.routes.documented import empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED
 from service.routes.state import objects, operations, store
@@ -53,14 +53,12 @@ VIEW: dict[str, Any] = {
 async def list_operations(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of operations in the answer.")] = 50,
-    page_token: Annotated[
-        str, Query(max_length=40, pattern=rf"^({ID})?$", description="`next_page_token` of the previous page.")
-    ] = "",
+    page_token: Annotated[str, page_token_of(ID)] = "",
 ) -> Response:
-    """One page of the operations, ordered by id."""
+    """One page of the operations, the newest first."""
     owner = tenant()
     found = await store(request).read(lambda db: rows.page(db, owner, page_token, page_size + 1))
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     return json_answer({"operations": [_view(each) for each in page], "next_page_token": token})
 
 

@@ -20,7 +20,7 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
 from service.problems import HttpProblem, responses
 from service.routes import onnx_models
-from service.routes.common import LOSS
+from service.routes.common import LOSS, page_token_of
 from service.routes.documented import accepts, empty_answer
 from service.routes.named_programs import ProgramId, UnusedProgramId, program
 from service.routes.preconditions import IF_MATCH, if_match
@@ -50,6 +50,7 @@ from service.schemas.gradients import (
 )
 from service.schemas.members import Dtype, NextPage, Shape
 from service.schemas.programs import Strict
+from service.store.newest import Place
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram
 
@@ -93,7 +94,7 @@ class CloneRequest(Strict):
 class ProgramPage(Strict):
     """One page of programs."""
 
-    programs: list[ProgramSummary] = Field(description="Programs, ordered by id.")
+    programs: list[ProgramSummary] = Field(description="Programs, the newest first.")
     next_page_token: NextPage = None
 
 
@@ -118,14 +119,12 @@ def pieced(parts: Sequence[Part], status: int = 200, headers: Mapping[str, str] 
 async def list_programs(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of programs in the answer.")] = 50,
-    page_token: Annotated[
-        str,
-        Query(max_length=40, pattern=r"^(prg_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"prg_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the registered programs, ordered by id."""
+    """One page of the registered programs, the newest first."""
     page, more = await programs(request).page(tenant(), page_token, page_size)
-    return json_of({"programs": [summary(p) for p in page], "next_page_token": page[-1].id if more else None})
+    token = Place.of(page_token).token(page[-1]) if more else None
+    return json_of({"programs": [summary(p) for p in page], "next_page_token": token})
 
 
 @router.get(

@@ -105,7 +105,7 @@ async def list_session_checkpoints(
     page_size: PageSize = 50,
     page_token: PageToken = "",
 ) -> Response:
-    """One page of the checkpoints of the session, ordered by id. They outlive the session."""
+    """One page of the checkpoints of the session, the newest first. They outlive the session."""
     if not await checkpoints(request).page(tenant(), "", 1, session_id):
         await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
     return await page_of(request, page_size, page_token, session_id, label or ())

@@ -11,7 +11,7 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import cut_page, deadline_of, json_answer, lease_of
+from service.routes.common import cut_page, deadline_of, json_answer, lease_of, page_token_of
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.in_session import SessionId
 from service.routes.named_programs import named_program, reading_values
@@ -146,14 +146,11 @@ async def open_session(
 async def list_sessions(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of sessions in the answer.")] = 50,
-    page_token: Annotated[
-        str,
-        Query(max_length=40, pattern=r"^(ses_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"ses_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the open and lost sessions, ordered by id."""
+    """One page of the open and lost sessions, the newest first."""
     found = await sessions(request).page(tenant(), page_token, page_size + 1)
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     return json_answer({"sessions": [view(session) for session in page], "next_page_token": token})
 
 

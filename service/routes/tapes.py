@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from service.caller import tenant
 from service.http.request_body import JSON, read_body
 from service.problems import responses
-from service.routes.common import cut_page, deadline_of, json_answer, lease_of
+from service.routes.common import cut_page, deadline_of, json_answer, lease_of, page_token_of
 from service.routes.documented import accepts, empty_answer
 from service.routes.on_tape import TapeId
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
@@ -87,14 +87,11 @@ async def open_tape(request: Request, asked: schemas.CreateTape, id: str | None 
 async def list_tapes(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of tapes in the answer.")] = 50,
-    page_token: Annotated[
-        str,
-        Query(max_length=40, pattern=r"^(tap_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"tap_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the open and lost tapes, ordered by id."""
+    """One page of the open and lost tapes, the newest first."""
     found = await tapes(request).page(tenant(), page_token, page_size + 1)
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     return json_answer({"tapes": [_view(tape) for tape in page], "next_page_token": token})
 
 

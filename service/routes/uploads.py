@@ -14,7 +14,7 @@ from service.http.entity_tags import check_if_match, if_match, of_view, unchange
 from service.http.request_body import check_encoding, header_of, read_body
 from service.http.spooled_body import spooled
 from service.problems import HttpProblem, responses, wrong_member
-from service.routes.common import cut_page, json_answer
+from service.routes.common import cut_page, json_answer, page_token_of
 from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED
 from service.routes.state import ingest, settings, uploads
@@ -88,13 +88,11 @@ async def create_upload(request: Request) -> Response:
 async def list_uploads(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of uploads in the answer.")] = 50,
-    page_token: Annotated[
-        str, Query(max_length=40, pattern=r"^(upl_[a-z2-7]{26})?$", description="`next_page_token` of the last page.")
-    ] = "",
+    page_token: Annotated[str, page_token_of(r"upl_[a-z2-7]{26}")] = "",
 ) -> Response:
-    """One page of the uploads, ordered by id: those that go on, and those that have become datasets."""
+    """One page of the uploads, the newest first: those that go on, and those that have become datasets."""
     found = await uploads(request).page(tenant(), page_token, page_size + 1)
-    page, token = cut_page(found, page_size)
+    page, token = cut_page(found, page_size, page_token)
     return json_answer({"uploads": [view(each) for each in page], "next_page_token": token})
 
 

@@ -104,7 +104,7 @@ class CheckpointView(Strict):
 class CheckpointPage(Strict):
     """One page of checkpoints."""
 
-    checkpoints: list[CheckpointView] = Field(description="Checkpoints, ordered by id.")
+    checkpoints: list[CheckpointView] = Field(description="Checkpoints, the newest first.")
     next_page_token: NextPage = None
 
 

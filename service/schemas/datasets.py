@@ -128,7 +128,7 @@ class DatasetView(DatasetSummary):
 class DatasetPage(Strict):
     """One page of datasets."""
 
-    datasets: list[DatasetSummary] = Field(description="Datasets without their columns, ordered by id.")
+    datasets: list[DatasetSummary] = Field(description="Datasets without their columns, the newest first.")
     next_page_token: NextPage = None
 
 
@@ -180,5 +180,5 @@ class UploadView(Strict):
 class UploadPage(Strict):
     """One page of uploads."""
 
-    uploads: list[UploadView] = Field(description="Uploads, ordered by id.")
+    uploads: list[UploadView] = Field(description="Uploads, the newest first.")
     next_page_token: NextPage = None

@@ -273,7 +273,7 @@ class JobView(Strict):
 class JobPage(Strict):
     """One page of jobs."""
 
-    jobs: list[JobView] = Field(description="Jobs, ordered by id.")
+    jobs: list[JobView] = Field(description="Jobs, the newest first.")
     next_page_token: NextPage = None
 
 

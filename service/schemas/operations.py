@@ -42,5 +42,5 @@ class OperationView(Strict):
 class OperationPage(Strict):
     """One page of operations."""
 
-    operations: list[OperationView] = Field(description="Operations, ordered by id.")
+    operations: list[OperationView] = Field(description="Operations, the newest first.")
     next_page_token: NextPage = None

@@ -102,7 +102,7 @@ class SessionView(Strict):
 class SessionPage(Strict):
     """One page of sessions."""
 
-    sessions: list[SessionView] = Field(description="Sessions, ordered by id.")
+    sessions: list[SessionView] = Field(description="Sessions, the newest first.")
     next_page_token: NextPage = None
 
 

@@ -229,5 +229,5 @@ class TapeView(Strict):
 class TapePage(Strict):
     """One page of tapes."""
 
-    tapes: list[TapeView] = Field(description="Tapes, ordered by id.")
+    tapes: list[TapeView] = Field(description="Tapes, the newest first.")
     next_page_token: NextPage = None

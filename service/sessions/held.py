@@ -13,6 +13,7 @@ from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.session import Kind, Session
 from service.sessions.stored import StoredSessions
 from service.store.errors import StorageFull, StorageUnavailable
+from service.store.newest import Place
 
 __all__ = ["Gone", "HeldSessions"]
 
@@ -124,17 +125,17 @@ class HeldSessions:
         return session is not None and session.lost is None
 
     async def page(self, tenant: str, after: str, size: int) -> list[Session]:
-        """Up to `size` sessions of the tenant with ids greater than `after`, in the order of ids.
+        """Up to `size` sessions of the tenant from the page token `after` on, the newest first.
 
         The position of one that this process does not hold is that of its last use, or of some seconds before it.
         """
-        held = {s.id: s for s in self.open.values() if s.tenant == tenant and s.id > after and s.job is None}
+        held = {s.id: s for s in self.open.values() if s.tenant == tenant and s.job is None}
         found = {id: session for id, session in held.items() if not session.is_stored}
         if self._stored is not None:
             rows = [row.session for row in await self._stored.page(tenant, after, size)]
             current = {s.id: held[s.id] for s in rows if s.id in held and held[s.id].epoch == s.epoch}
             found |= current | {session.id: session for session in rows if session.id not in current}
-        return [found[id] for id in sorted(found)][:size]
+        return Place.of(after).sorted(found.values())[:size]
 
     async def uses_program(self, tenant: str, program_id: str) -> list[str]:
         """The ids of sessions of a program, without lost ones."""

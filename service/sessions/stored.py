@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import orjson
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, delete, func, insert, or_, select, update
 
 from service.http.tensor_payloads import Answer
 from service.objects import Objects
@@ -24,6 +24,7 @@ from service.sessions.journal import Journal, last_entries, write_entry
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
 from service.store.errors import StorageError, StorageFull
+from service.store.newest import Place
 from service.store.store import Store
 from service.store.tables import answers, checkpoints, journal, sessions
 
@@ -182,12 +183,12 @@ class StoredSessions:
         return row
 
     async def page(self, tenant: str, after: str, size: int) -> list[Row]:
-        """Up to `size` sessions with ids greater than `after`, in the order of ids, without those of jobs.
+        """Up to `size` sessions from the page token `after` on, the newest first, without those of jobs.
 
         They have the seq and the step of their journals.
         """
-        mine = and_(sessions.c.tenant == tenant, sessions.c.id > after, sessions.c.job.is_(None))
-        query = select(sessions).where(mine).order_by(sessions.c.id).limit(size)
+        mine = select(sessions).where(sessions.c.tenant == tenant, sessions.c.job.is_(None))
+        query = Place.of(after).query(mine, sessions).limit(size)
 
         def work(connection: Connection) -> tuple[Sequence[Any], dict[str, tuple[int, int, int]]]:
             rows = connection.execute(query).all()

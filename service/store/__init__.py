@@ -26,6 +26,7 @@ idempotency    the rows of requests with an Idempotency-Key
 shared_files   files that several rows may name
 program_text   a program as JSON text, with its id
 copies         deletes copies of files that nothing names any more
+newest         pages of lists, the newest entry first
 labelled       pages of the things that have some labels
 orphans        deletes files that nothing names
 sweeping       sweeps that are made again and again

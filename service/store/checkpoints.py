@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 
 from service.store.labelled import labelled_page
+from service.store.newest import Place
 from service.store.tables import checkpoints as table
 
 __all__ = ["StoredCheckpoint", "add", "bytes_of", "change", "expired", "get", "known", "page", "remove"]
@@ -65,13 +66,13 @@ def page(
     session: str | None = None,
     labels: Sequence[str] = (),
 ) -> list[StoredCheckpoint]:
-    """Up to `size` checkpoints with ids greater than `after`, in the order of ids; of one session or of all.
+    """Up to `size` checkpoints from the page token `after` on, the newest first; of one session or of all.
 
     labels: that they have, as of `has_labels`.
     """
 
     def read(after: str, size: int) -> list[StoredCheckpoint]:
-        found = select(*COLUMNS).where(_alive(tenant, now), table.c.id > after).order_by(table.c.id).limit(size)
+        found = Place.of(after).query(select(*COLUMNS).where(_alive(tenant, now)), table).limit(size)
         if session is not None:
             found = found.where(table.c.session == session)
         return [_of(row) for row in db.execute(found)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from service.store.newest import Listed, Place
 
 __all__ = ["has_labels", "labelled_page"]
 
@@ -11,12 +13,7 @@ LEAST_READ = 200
 """Rows that are read at a time: few of them may have the labels."""
 
 
-class HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Entry = TypeVar("Entry", bound=HasId)
+Entry = TypeVar("Entry", bound=Listed)
 
 
 def has_labels(labels: Mapping[str, str], wanted: Sequence[str]) -> bool:
@@ -32,9 +29,9 @@ def labelled_page(
     size: int,
     wanted: Sequence[str],
 ) -> list[Entry]:
-    """Up to `size` entries with ids greater than `after` that have the labels, in the order of ids.
+    """Up to `size` entries that have the labels, from the page token `after` on.
 
-    read: at most so many of all entries with greater ids than the given one, in the order of ids.
+    read: at most so many of all entries from a page token on, in order.
     wanted: as of `has_labels`.
     """
     if not wanted:
@@ -46,5 +43,5 @@ def labelled_page(
         found += [each for each in page if has_labels(labels_of(each), wanted)]
         if len(page) < count:
             break
-        after = page[-1].id
+        after = Place.of(after).token(page[-1])
     return found[:size]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
 from service.store import presence
+from service.store.newest import Place
 from service.store.tables import operations
 
 __all__ = [
@@ -84,8 +85,8 @@ def get(db: Connection, tenant: str, id: str) -> StoredOperation | None:
 
 
 def page(db: Connection, tenant: str, after: str, size: int) -> list[StoredOperation]:
-    """Up to `size` operations with ids greater than `after`, in the order of ids, without their answers."""
-    rows = db.execute(_of(tenant).where(operations.c.id > after).order_by(operations.c.id).limit(size))
+    """Up to `size` operations from the page token `after` on, the newest first, without their answers."""
+    rows = db.execute(Place.of(after).query(_of(tenant), operations).limit(size))
     return [StoredOperation(*row) for row in rows]
 
 

@@ -17,6 +17,7 @@ from service.objects import Objects
 from service.objects.copies import delete_copies
 from service.store import program_values
 from service.store.errors import StorageError, StorageUnavailable
+from service.store.newest import Place
 from service.store.program_text import ProgramText, program_id
 from service.store.program_values import NewValues, StoredValues
 from service.store.shared_files import keep_files, write_with_file
@@ -41,8 +42,7 @@ PAGE = (
     select(programs.c.id, literal(b""), programs.c.signature, programs.c.created)
     .add_columns(values_table.c.key, values_table.c.sha256, values_table.c.size)
     .outerjoin(values_table, (values_table.c.tenant == programs.c.tenant) & (values_table.c.program == programs.c.id))
-    .where(OF_TENANT & (programs.c.id > bindparam("after")))
-    .order_by(programs.c.id)
+    .where(OF_TENANT)
     .limit(bindparam("most"))
 )
 COUNT = select(func.count()).select_from(programs).where(OF_TENANT)
@@ -178,8 +178,8 @@ class ProgramStore:
         return self._recent.get((tenant, id))
 
     async def page(self, tenant: str, after: str, size: int) -> tuple[list[StoredProgram], bool]:
-        """(up to `size` programs with ids greater than `after`, in the order of ids and without their documents;
-        whether there are more).
+        """(up to `size` programs from the page token `after` on, the newest first and without their documents; whether
+        there are more).
 
         A page ends early when its signatures exceed PAGE_BYTES.
         """
@@ -244,7 +244,8 @@ def _exists(connection: Connection, tenant: str, id: str) -> bool:
 def _page(connection: Connection, tenant: str, after: str, size: int) -> tuple[list[StoredProgram], bool]:
     page: list[StoredProgram] = []
     room = PAGE_BYTES
-    for row in connection.execute(PAGE, {"tenant": tenant, "after": after, "most": size + 1}):
+    found = Place.of(after).query(PAGE, programs)
+    for row in connection.execute(found, {"tenant": tenant, "most": size + 1}):
         if len(page) == size or room < 0:
             return page, True
         values = None if row.key is None else StoredValues(row.key, row.sha256, row.size, b"")

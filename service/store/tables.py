@@ -123,6 +123,7 @@ programs = Table(
     Column("document", LargeBinary, nullable=False),
     Column("signature", LargeBinary, nullable=False),
     _time("created"),
+    Index(None, "tenant", "created", "id"),
 )
 
 program_values = Table(  # initial values of parameters and states
@@ -170,6 +171,7 @@ sessions = Table(
     _time("used"),
     Index(None, "tenant", "id"),
     Index("ix_sessions_bytes", "tenant", "bytes"),  # adds up the bytes of a tenant without reading its rows
+    Index(None, "tenant", "created", "id"),
 )
 
 journal = Table(
@@ -210,6 +212,7 @@ checkpoints = Table(
     Index(None, "session"),
     Index(None, "key"),
     Index(None, "expires"),
+    Index(None, "tenant", "created", "id"),
 )
 
 instances = Table(  # the API processes that use the database
@@ -250,6 +253,7 @@ operations = Table(
     _time("ended", nullable=True),
     _time("expires", nullable=True),
     Index(None, "state"),
+    Index(None, "tenant", "created", "id"),
 )
 
 datasets = Table(
@@ -268,6 +272,7 @@ datasets = Table(
     _time("expires", nullable=True),
     Index(None, "sha256"),
     Index(None, "expires"),
+    Index(None, "tenant", "created", "id"),
 )
 
 uploads = Table(
@@ -281,6 +286,7 @@ uploads = Table(
     _time("created"),
     _time("expires"),
     Index(None, "expires"),
+    Index(None, "tenant", "created", "id"),
 )
 
 jobs = Table(
@@ -310,6 +316,7 @@ jobs = Table(
     Column("waiting", Text),  # JSON: why a job that runs waits: reason, detail, since
     Index(None, "tenant", "id"),
     Index(None, "state"),
+    Index(None, "tenant", "created", "id"),
 )
 
 job_events = Table(

@@ -21,6 +21,7 @@ from service.problems import HttpProblem
 from service.store import checkpoints as rows
 from service.store.checkpoints import StoredCheckpoint
 from service.store.errors import StorageFull
+from service.store.newest import Place
 from tests.service.prepared import prepared
 from tests.service.store.conftest import make_store, store
 
@@ -75,10 +76,11 @@ def test_pages_are_ordered_and_of_one_session_or_all(kept):
     all_of_them = [made(kept, session=f"ses_{i % 2}") for i in range(7)]
     for each in all_of_them:
         run(kept.add("a", each))
-    ids = sorted(each.id for each in all_of_them)
+    newest = sorted(all_of_them, key=lambda each: (each.created, each.id), reverse=True)
+    ids = [each.id for each in newest]
 
     assert [each.id for each in run(kept.page("a", "", 3))] == ids[:3]
-    assert [each.id for each in run(kept.page("a", ids[2], 9))] == ids[3:]
+    assert [each.id for each in run(kept.page("a", Place.of("").token(newest[2]), 9))] == ids[3:]
     assert {each.id for each in run(kept.page("a", "", 9, "ses_1"))} == {
         e.id for e in all_of_them if e.session == "ses_1"
     }

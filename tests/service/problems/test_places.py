@@ -125,6 +125,7 @@ def test_a_wrong_query_parameter_is_named_as_a_parameter(client, route, query, p
         ("/v1/sessions/zz", None, "path: session_id: must be the id of a session: ses_ and 26 characters"),
         ("/v1/tapes/zz", None, "path: tape_id: must be the id of a tape: tap_ and 26 characters"),
         ("/v1/keys/zz", None, "path: key_id: must be the id of a key: key_ and 26 characters"),
+        ("/v1/jobs?page_token=zz", None, "query: page_token: must be the `next_page_token` of a page of this list"),
         ("/v1/keys?page_token=zz", None, "query: page_token: must be the id of a key: key_ and 26 characters"),
         ("/v1/sessions", SESSION | {"zz": 1}, "/zz: unknown member"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from service.schemas.examples import REGRESSION_ID
 from tests.service.openapi import OPERATIONS, filled
 from tests.service.wire import problem
 
@@ -58,3 +60,31 @@ def test_a_list_accepts_its_own_page_tokens(client: httpx.Client, path: str, dat
     for own in (data.draw(tokens(path)), token or ""):
         answer = client.get(**request(path, page_token=own))
         assert answer.status_code == 200, answer.text
+
+
+def test_a_list_has_the_newest_entry_first(client: httpx.Client):
+    made = []
+    for _ in range(3):
+        made.append(client.post("/v1/uploads", json={"size": 10}).json()["id"])
+        time.sleep(0.002)
+    shown = client.get("/v1/uploads", params={"page_size": 2}).json()
+    rest = client.get("/v1/uploads", params={"page_token": shown["next_page_token"], "page_size": 1}).json()
+
+    assert [each["id"] for each in shown["uploads"] + rest["uploads"]] == made[::-1]
+
+
+def test_sessions_in_memory_and_in_the_store_are_in_one_order(client: httpx.Client):
+    made = []
+    for durability in ("journal", "none") * 2:
+        body = {"program_id": REGRESSION_ID, "loss": "loss", "durability": durability}
+        made.append(client.post("/v1/sessions", json={**body, "optimizer": {"type": "sgd"}}).json()["id"])
+        time.sleep(0.002)
+    found, token = [], ""
+    while token is not None:
+        answer = client.get("/v1/sessions", params={"page_size": 1, "page_token": token}).json()
+        found += [each["id"] for each in answer["sessions"]]
+        token = answer["next_page_token"]
+
+    assert [id for id in found if id in made] == made[::-1]
+    for id in made:
+        client.delete(f"/v1/sessions/{id}")

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from service.store.errors import StorageUnavailable
+from service.store.newest import Place
 from service.store.program_text import ProgramText
 from service.store.programs import ProgramStore, TooManyPrograms
 from service.store.tables import programs
@@ -56,7 +57,7 @@ def test_a_tenant_sees_and_deletes_only_its_own_programs(store):
     assert asyncio.run(stored.delete("b", shared)) is True
     assert get(stored, "b", shared) is None
     assert get(stored, "a", shared) == json.loads(text(2).text)
-    assert ids(stored, "a")[0] == sorted([mine, shared])
+    assert ids(stored, "a")[0] == [shared, mine]
     assert ids(stored, "b")[0] == []
 
 
@@ -72,16 +73,18 @@ def test_the_limit_of_programs_is_that_of_each_tenant(store):
         assert put(stored, tenant, 3)[1] is True
 
 
-def test_pages_list_every_program_once_in_the_order_of_ids(store):
+def test_pages_list_every_program_once_and_the_newest_first(store):
     stored = ProgramStore(store, 100)
-    expected = sorted(put(stored, "a", number)[0] for number in range(7))
+    made = [put(stored, "a", number)[0] for number in range(7)]
 
-    first, more = ids(stored, "a", size=3)
-    second, more_then = ids(stored, "a", first[-1], 3)
-    third, more_last = ids(stored, "a", second[-1], 3)
+    found, more, token = [], [], ""
+    for _ in range(3):
+        page, has_more = asyncio.run(stored.page("a", token, 3))
+        found, more = [*found, *page], [*more, has_more]
+        token = Place.of(token).token(page[-1])
 
-    assert first + second + third == expected
-    assert (more, more_then, more_last) == (True, True, False)
+    assert [each.id for each in found] == made[::-1]
+    assert more == [True, True, False]
 
 
 def test_a_page_ends_early_where_its_signatures_are_large(store):
