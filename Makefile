@@ -111,7 +111,7 @@ test-arm: $(ARM)/.ready  ## run the tests of machine code on an emulated 64-bit 
 check: $(STAMP)  ## check lint, formatting, types, import contracts
 	@echo "ruff check"; $(BIN)/ruff check --quiet .
 	@echo "ruff format --check"; $(BIN)/ruff format --quiet --check --diff .
-	@echo "mypy"; $(BIN)/mypy --no-error-summary --num-workers 2
+	@echo "mypy"; $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"; out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
 
 format: $(STAMP)  ## format the sources with ruff
