@@ -147,10 +147,16 @@ tanh.example(lambda: [Example((A,), (np.tanh(A),))])
 @op(elementwise=True)
 def sigmoid(xp, x):
     """Logistic sigmoid: ``out = 1 / (1 + exp(-x))``. It stays accurate for large positive and negative x."""
-    # Where exp(-x) overflows, 1 / inf = 0 is correct. A form with tanh would reach 0 at a much smaller |x|.
+    # A form with tanh would reach 0 at a much smaller |x|.
     wide = x.astype(working_dtype(x), copy=False)
     one = wide.dtype.type(1)
-    return xp.divide(one, xp.add(one, xp.exp(xp.negative(wide)))).astype(x.dtype, copy=False)
+    out = xp.asarray(xp.negative(wide))
+    xp.exp(out, out=out)
+    xp.add(one, out, out=out)
+    xp.divide(one, out, out=out)
+    if not out.all():  # exp(-x) has overflown: the result is denormal, and exp(x) to all its digits
+        out = xp.where(out == 0, xp.exp(wide), out)
+    return out.astype(x.dtype, copy=False)
 
 
 sigmoid.infer(floating)
