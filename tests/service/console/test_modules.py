@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from service.formats.graph_text import COLOURS
+from service.schemas.jobs import CreateJob
 from tests.paths import ROOT
 
 CONSOLE = ROOT / "service/static/console"
@@ -134,3 +135,35 @@ def test_the_console_and_the_graph_page_use_the_same_colours():
     text = (CONSOLE / "program-graph.js").read_text()
     for kind, colour in COLOURS.items():
         assert f'{kind}: "{colour}"' in text
+
+
+FORM = {
+    "program": "prg_a",
+    "dataset": "dst_a",
+    "feeds": {"x": "x"},
+    "loss": " loss ",
+    "optimizer": "adam",
+    "rate": "0.5",
+}
+FORM |= {"epochs": "3", "batch": "", "seed": "7", "priority": "5", "fraction": "", "patience": "", "keep": ""}
+FORM |= {"shuffle": True, "name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "member", "value"),
+    [
+        ("batch", "16", "batch_size", 16),
+        ("fraction", "0.25", "validation", {"fraction": 0.25}),
+        ("patience", "2", "early_stop", {"patience": 2}),
+        ("keep", "100", "save_every", {"steps": 100}),
+    ],
+)
+def test_the_form_of_a_job_makes_a_request_that_the_service_takes(field, text, member, value):
+    bare = answer("job-request.js", "m.jobRequest(given)", FORM)
+    full = answer("job-request.js", "m.jobRequest(given)", {**FORM, field: text})
+
+    assert full == {**bare, member: value}
+    for body in (bare, full):
+        asked = CreateJob.model_validate_json(json.dumps(body))
+        assert (asked.loss, asked.epochs, asked.dataset_id) == ("loss", 3, "dst_a")
+    assert member not in bare

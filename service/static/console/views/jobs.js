@@ -4,6 +4,7 @@ import { lineChart } from "../chart.js";
 import { checkpointTable } from "../checkpoint-table.js";
 import { badge, button, card, duration, facts, field, fill, h, link, mono, number, select, table, when } from "../dom.js";
 import { follow, has, seriesOf } from "../follow.js";
+import { jobRequest } from "../job-request.js";
 import { confirmed, doing, note, problemBox, unavailable } from "../messages.js";
 import { lossField } from "../program-info.js";
 
@@ -142,13 +143,11 @@ async function submit({ page, title, query, signal }) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     doing(event.submitter, async () => {
-      const body = {
-        program_id: program, loss: loss.input.value.trim(), optimizer: { type: optimizer.value, learning_rate: Number(rate.value) }, dataset_id: dataset.value,
-        feeds: Object.fromEntries(feeds.map(([feed, control]) => [feed, control.value])), epochs: Number(epochs.value), shuffle: shuffle.checked,
-        init: { seed: Number(seed.value) }, priority: Number(priority.value), name: name.value.trim(),
-        ...(batch.value ? { batch_size: Number(batch.value) } : {}), ...(fraction.value ? { validation: { fraction: Number(fraction.value) } } : {}),
-        ...(patience.value ? { early_stop: { patience: Number(patience.value) } } : {}), ...(keep.value ? { checkpoints: { steps: Number(keep.value) } } : {}),
-      };
+      const body = jobRequest({
+        program, dataset: dataset.value, feeds: Object.fromEntries(feeds.map(([feed, control]) => [feed, control.value])), loss: loss.input.value,
+        optimizer: optimizer.value, rate: rate.value, epochs: epochs.value, batch: batch.value, seed: seed.value, priority: priority.value,
+        fraction: fraction.value, patience: patience.value, keep: keep.value, shuffle: shuffle.checked, name: name.value,
+      });
       const made = await post("v1/jobs", body, { signal });
       note("The job is queued.");
       location.hash = `#/jobs/${made.id}`;
