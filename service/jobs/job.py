@@ -156,7 +156,11 @@ class Progress:
 
 @dataclass(slots=True)
 class Job:
-    """One job. Times are seconds since 1970. waiting: why it waits although it runs: the values of a `Waiting`."""
+    """One job. Times are seconds since 1970.
+
+    waiting:     why it waits although it runs: the values of a `Waiting`.
+    owner_until: when the lease of the process that runs it ends; None without such a process.
+    """
 
     id: str
     tenant: str
@@ -175,6 +179,7 @@ class Job:
     started: float | None = None
     ended: float | None = None
     waiting: tuple[str, str, float] | None = None
+    owner_until: float | None = None
 
     def row(self) -> dict[str, Any]:
         """The values of its row in the table `jobs`."""
@@ -225,6 +230,7 @@ class Job:
             row.started,
             row.ended,
             None if row.waiting is None else _waiting.decode(row.waiting),
+            row.owner_until,
         )
 
 

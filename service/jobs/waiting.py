@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from service.jobs.job import ACTIVE, Job
@@ -10,12 +11,13 @@ from service.problems import from_exception
 __all__ = ["WAITS", "Waiting", "waiting_after", "waiting_of"]
 
 WAITS = {
-    "turn": "other jobs run, or are before it in the queue",
+    "turn": "as many jobs run as may at a time, or others are before it in the queue",
     "quota": "the compute seconds of its tenant are used up for this day",
     "storage": "the disk is full, or the database or the stored files do not answer",
     "worker": "no worker is free for its next call",
     "memory": "no worker has the memory for its next call now",
     "session": "its session is being rebuilt",
+    "process": "the process that ran it has ended or does not answer, and no other one has taken it over yet",
     "failure": "its last call failed in a way that may pass",
 }
 """The reasons. A paused job waits for a client, and has none of them."""
@@ -53,11 +55,15 @@ def waiting_of(job: Job, position: int | None, has_compute: bool) -> Waiting | N
 
     position: number of queued jobs before it, if it is queued. has_compute: whether its tenant has compute seconds.
     """
+    if job.state in ACTIVE and (job.owner_until or 0.0) < time.time():
+        return Waiting("process", WAITS["process"], job.owner_until or job.started or job.queued)
     if job.state in ACTIVE:
         return None if job.waiting is None else Waiting(*job.waiting)
     if job.state != "queued":
         return None
     if not has_compute:
         return Waiting("quota", f"{WAITS['quota']} (UTC)", job.queued)
-    before = "no job is" if not position else "1 job is" if position == 1 else f"{position} jobs are"
-    return Waiting("turn", f"{before} before it in the queue, and as many jobs run as may at a time", job.queued)
+    if not position:
+        return Waiting("turn", "it is the first in the queue", job.queued)
+    before = "1 job is" if position == 1 else f"{position} jobs are"
+    return Waiting("turn", f"{before} before it in the queue", job.queued)

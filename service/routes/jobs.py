@@ -52,11 +52,7 @@ VIEW: dict[str, Any] = {
     "error": None,
     "priority": 5,
     "queue_position": 0,
-    "waiting": {
-        "reason": "turn",
-        "detail": "no job is before it in the queue, and as many jobs run as may at a time",
-        "since": 1767225600.0,
-    },
+    "waiting": {"reason": "turn", "detail": "it is the first in the queue", "since": 1767225600.0},
     "program_id": REGRESSION_ID,
     "session_id": "ses_mfrggzdfmztwq2lknnwg23tpob",
     "dataset_id": SAMPLE_DATASET,

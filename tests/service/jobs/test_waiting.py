@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,8 +103,7 @@ async def test_a_queued_job_waits_for_its_turn(house):
     told = [await waits(runner, job, "turn") for job in (first, second)]
 
     assert [each.since for each in told] == [first.queued, second.queued]
-    assert "no job is before it" in told[0].detail
-    assert "1 job is before it" in told[1].detail
+    assert [each.detail for each in told] == ["it is the first in the queue", "1 job is before it in the queue"]
 
 
 async def test_a_queued_job_of_a_tenant_without_compute_seconds_says_so(house):
@@ -116,6 +116,26 @@ async def test_a_queued_job_of_a_tenant_without_compute_seconds_says_so(house):
     runner.wake()
 
     assert (await until(runner, job)).waiting is None
+
+
+@pytest.mark.parametrize("until", [None, 5.0])
+async def test_a_job_whose_process_has_ended_waits_for_another_one(house, monkeypatch, until):
+    runner, began, ended = await house.runner(), asyncio.Event(), asyncio.Event()
+
+    async def long(*given: Any) -> Any:
+        began.set()
+        await ended.wait()
+
+    monkeypatch.setattr(house.sessions, "write", long)
+    job = await house.submit(runner)
+    await began.wait()
+    running = await runner.jobs.get("local", job.id)
+    lapsed = replace(running, owner_until=until)
+    ended.set()
+
+    assert waiting_of(running, None, True) is None
+    found = waiting_of(lapsed, None, True)
+    assert (found.reason, found.since) == ("process", until or running.started)
 
 
 async def test_a_paused_or_ended_job_waits_for_nothing(house):
