@@ -21,6 +21,7 @@ from service.schemas.programs import Strict
 from service.settings import Settings
 from service.store.errors import StorageError
 from service.store.file_directory import why_unusable
+from service.store.store import HEALTH_S
 
 __all__ = ["router"]
 
@@ -119,7 +120,8 @@ async def check_ready(request: Request) -> Response:
     }
     if drain.announced:  # at once, even if the disk is slow
         return _answer("ready", "not ready", checks)
-    found = await store(request).health() | {"objects": await _files(request)}
+    found = await store(request).health()
+    found["objects"] = await _files(request, knows_id=not any(found.values()))
     for name, reason in found.items():
         checks[name] = _check(reason is None, HEALTHY[name], reason or "")
     checks["disk"] = await asyncio.to_thread(disk, settings(request))
@@ -151,15 +153,19 @@ def disk(settings: Settings) -> dict[str, Any]:
     return {"ok": least >= floor, "detail": compared}
 
 
-async def _files(request: Request) -> str | None:
-    """The reason why the stored files cannot be used; None if they can."""
+async def _files(request: Request, knows_id: bool) -> str | None:
+    """The reason why the stored files cannot be used; None if they can. knows_id: whether the database, which has the
+    id of their directory, answers now."""
     try:
         await asyncio.to_thread(objects(request).require)
-        found = await why_unusable(store(request), objects(request))
+        if not knows_id:
+            return None
+        async with asyncio.timeout(HEALTH_S):
+            found = await why_unusable(store(request), objects(request))
+    except (TimeoutError, StorageError):
+        return None  # the next probe tells that of the database
     except OSError as error:
         return error.strerror or type(error).__name__
-    except StorageError:
-        return None  # the database, whose check fails, has the id of the directory
     return None if found is None else found.detail
 
 

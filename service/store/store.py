@@ -32,7 +32,7 @@ from service.store.errors import SILENT, StorageError, StorageUnavailable, Store
 from service.store.patience import Patience
 from service.store.server import Server
 
-__all__ = ["Store", "StoreClosed", "Work"]
+__all__ = ["HEALTH_S", "Store", "StoreClosed", "Work"]
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
