@@ -82,6 +82,11 @@ def _lanes(kernel: RowKernel) -> int:
     return width
 
 
+MOST_APART = 2
+"""Most vectors of a row that is straight code, if it is stored element by element. LLVM compares each of these stores
+with all that are before it: 16 vectors took half a second."""
+
+
 class _Writer:
     """Writes one row kernel.
 
@@ -105,7 +110,8 @@ class _Writer:
         self.operands.open()
         vectors = self.steps + bool(self.rest)
         most = STRAIGHT if self.kernel.outer or any(i.kind == "reduce" for i in self.code) else STRAIGHT_ONCE
-        straight = not self.block and (vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= most))
+        short = vectors <= (MOST_APART if self._stores_apart() else 16) and vectors * len(self.code) <= most
+        straight = not self.block and (vectors == 1 or short)
         kept = () if straight else kept_values(self.code, vectors * self.lanes)
         for number in kept:
             slot = f.fresh("row")
@@ -147,6 +153,12 @@ class _Writer:
             with f.loop(f.param("first"), f.param("end"), polls=True) as row:
                 alone(row)
         self.operands.close()
+
+    def _stores_apart(self) -> bool:
+        """Whether a row without sums is stored element by element."""
+        stores = [i for i in self.code if i.kind in ("store", "accumulate") and i.full]
+        apart = any(self.kernel.operands[i.operand].inner > 1 for i in stores)
+        return apart and not any(i.kind == "reduce" for i in self.code) and not rows_turned(self.kernel, self.lanes)
 
     # --- several rows together -------------------------------------------------------------------------------------
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen import sweeps
 from core.codegen.backend import CPU
-from core.codegen.machine import lanes
+from core.codegen.machine import lanes, load
+from core.codegen.module import Module
+from core.codegen.rows import row_function
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
+from core.plan.row_kernels import Operand, RowInstruction, RowKernel
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.agreement import both
@@ -94,3 +99,26 @@ def test_the_end_of_a_row_equals_the_reference_executor(rest, vectors, dtype):
     numbers = np.random.default_rng(5).integers(-9, 9, (5, size))
 
     both(block, [(numbers > 0) if dtype == "bool" else numbers.astype(as_dtype(dtype))])
+
+
+@pytest.mark.parametrize("stride", [1, 2, 300])
+@pytest.mark.parametrize("size", [8, 33, 64, 200, 256])
+def test_a_short_row_that_is_stored_element_by_element_is_a_loop(size, stride):
+    """LLVM compares each of its stores with all before it, so the time to compile them grows with their square."""
+    operands = (Operand("float32", (), 1), Operand("float32", (), stride, True))
+    code = (
+        RowInstruction("load", "float32", True, operand=0),
+        RowInstruction("apply", "float32", True, (0,), "square"),
+        RowInstruction("store", "float32", True, (1,), operand=1),
+    )
+    f = row_function("squares", RowKernel((), size, operands, code))
+    module = Module()
+    module.functions.append(f)
+    kernel = load(module.text()).function("squares", *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
+    x, out = np.arange(size, dtype="float32"), np.full(size * stride, -1, "float32")
+
+    kernel(x.ctypes.data, out.ctypes.data, 0, 1)
+
+    assert f.text().count("store float") <= 3 * lanes("float32")
+    assert (out[::stride] == x * x).all()
+    assert (out == -1).sum() == size * (stride - 1)
