@@ -207,6 +207,7 @@ def layers(count: int, terms: int, dtype: str = "float32") -> tuple[Block, list[
     return optimize(block), values
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("terms", [40, 300])
 def test_products_and_convolutions_share_a_launch_and_one_for_the_parts_of_their_sums(terms):
     block, values = layers(2, terms)
@@ -273,6 +274,7 @@ def test_an_order_that_needs_much_more_memory_is_not_taken(monkeypatch):
     assert len(given.work) < len(small.work)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("of", [lambda: towers(3, 300, multiplies=True), lambda: layers(2, 300)])
 def test_a_step_whose_times_are_measured_has_launches_for_each_instruction_and_the_same_bits(of):
     block, values = of()

@@ -91,6 +91,7 @@ def test_a_result_of_an_open_size_has_its_length(shape):
         same(found, np.argwhere(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "case", [axes.whole_numbers, axes.copies, axes.cuts, axes.transforms("float64")], ids=lambda case: case.__name__
 )

@@ -164,6 +164,7 @@ def reached(text: str, name: str) -> str:
     return body + "".join(reached(text, other) for other in set(re.findall(r"call void @(?!dev_)(\w+)\(", body)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize(

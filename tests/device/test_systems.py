@@ -71,6 +71,7 @@ def test_a_matrix_with_more_rows_than_a_tile_has_a_cholesky_factor(n, dtype, mon
     test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", ["cholesky_factor", "triangular_solve"])

@@ -108,6 +108,7 @@ def steps() -> Iterator[object]:
             yield pytest.param(name, architecture, marks=[] if fast else [pytest.mark.slow])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "architecture"), list(steps()))
 def test_a_step_of_the_bench_becomes_machine_code_that_spills_nothing(name, architecture):
     block = planned(WORKLOADS[name]()).interpreter.block

@@ -100,6 +100,7 @@ def trained(client: httpx.Client, path: str, first: int, last: int) -> list[dict
     return said
 
 
+@pytest.mark.sampled(1)
 def test_a_session_answers_as_on_the_processor(gpu, client):
     device = gpu.client.get("/v1/workers").json()["workers"][0]["device"]
     assert device == "cuda: emulated" if gpu.is_emulated else device.startswith("cuda: ")

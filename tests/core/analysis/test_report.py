@@ -48,6 +48,7 @@ def test_the_predicted_peak_equals_the_measured_peak(s, checkpoints):
     assert predicted(s, checkpoints=checkpoints) == pytest.approx(traced_peak(s, checkpoints=checkpoints), rel=0.15)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.reference
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_predicted_peak_of_a_loop_is_near_the_measured_one_under_every_memory_policy(policy):

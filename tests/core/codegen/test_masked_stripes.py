@@ -247,6 +247,7 @@ def test_a_mask_hides_columns_of_16_bit_scores_up_to_a_size_of_the_operands(dtyp
         agree(replace(block, results=block.results[:1]), values, BACKENDS["repeats"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["causal", "both", "fused"])
 def test_second_order_gradients_agree_with_the_reference_executor(name):
     block, values = block_of(BANDS[name][0], "float64")
@@ -299,6 +300,7 @@ def test_scores_that_the_loss_reads_too_keep_all_columns():
     agree(block, values, BACKENDS["repeats"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["causal", "sliding", "fused"])
 def test_the_forward_pass_gives_the_same_bits_with_any_number_of_threads(name, monkeypatch):
     monkeypatch.setattr(stripes, "LONG", 0)

@@ -18,6 +18,7 @@ from core.wire import read
 from tests.programs import Sketch
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch"])
 def test_several_modules_give_the_bits_of_one(name, monkeypatch):
     workload = WORKLOADS[name]()

@@ -85,6 +85,7 @@ def test_sums_that_chunks_do_not_share_have_the_bits_of_one_thread(shape, monkey
         np.testing.assert_array_equal(f, one)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])
 def test_a_training_step_in_chunks_repeats_to_the_bit(name):
     w = WORKLOADS[name]()

@@ -501,6 +501,7 @@ print("whole")
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
 def test_kernels_read_only_their_arrays(dtype):
     """The pages next to each array are protected; a process that accesses them is killed."""

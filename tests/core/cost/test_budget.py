@@ -119,6 +119,7 @@ def test_no_plan_that_fits_has_less_work_than_the_chosen_one(share):
     assert exe.choice.extra == fitting[chosen] - peaks["store", "store"][1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", ["loop_memory", "checkpoints"])
 def test_a_larger_budget_never_recomputes_more(which):
     s = two_loops() if which == "loop_memory" else wide_chain()

@@ -25,6 +25,7 @@ TRIPS = 5000
 """More than either dtype can count: 256 + 1 is 256 in bfloat16, and 2048 + 1 is 2048 in float16."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_gradient_of_a_weight_read_thousands_of_times_is_the_sum_of_all_contributions(dtype):
     b = BlockBuilder()

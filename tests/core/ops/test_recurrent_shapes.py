@@ -57,6 +57,7 @@ def test_an_operand_with_another_number_of_axes_is_refused_by_name(name):
             assert raised.value.code == "shape_mismatch"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OPS)
 def test_every_shape_of_an_operand_is_accepted_or_refused_as_a_mistake_of_the_program(name):
     fitting = operands_of(name)

@@ -62,6 +62,7 @@ def test_every_reader_of_windows_agrees_with_the_reference_executor(reader):
             agree(block, [np.random.default_rng(step).permutation(size).astype(as_dtype(dtype))])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reader", ["result", "softmax", "product", "transposition"])
 def test_adjoints_of_windows_add_up_what_overlaps(reader):
     for count, length, step in WINDOWS:

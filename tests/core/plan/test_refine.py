@@ -96,6 +96,7 @@ def dense(x: Value, w: Value, row: Value) -> Value:
     return b.emit("tanh", b.emit("matmul", x, w) + row) * x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", [{"memory": "store"}, {"memory": "recompute", "reverse": True}, {"memory": "sqrt"}])
 @pytest.mark.parametrize("body", [attention, causal])
 def test_attention_in_a_loop_runs_in_stripes(body, how):
@@ -129,6 +130,7 @@ def test_attention_in_a_branch_runs_in_stripes(body):
         agree(block, [np.array(condition), *values[1:]], limits())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 @pytest.mark.parametrize("make", [in_loop, in_branch])
 def test_stripes_in_bodies_agree_on_a_device(make):

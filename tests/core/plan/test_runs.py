@@ -71,6 +71,7 @@ def test_a_scan_under_a_memory_policy_has_machine_code(memory, trips, around, re
         both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", CHUNKED)
 def test_the_gradients_under_a_memory_policy_agree_with_differences(memory):
     check(scan(7, memory, around=1))

@@ -104,6 +104,7 @@ async def test_a_killed_idle_worker_is_replaced(pool: EmbeddedPool):
     assert not is_running(victim.pid)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("op", "args", "reason"), [("leave", {}, "exit status 3"), ("kill", {"signal": 11}, "SIGSEGV")]
 )
@@ -339,6 +340,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 async def test_the_death_of_the_service_ends_running_and_stopped_workers(sent: int, stopped: bool):

@@ -84,6 +84,7 @@ def test_a_second_start_message_ends_the_worker_with_a_protocol_error(start: Sta
     assert "ProtocolError: expected Call, got a second Start" in errors
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.anyio
 @pytest.mark.parametrize("size", [3, 2**18], ids=["in_the_frame", "copied_by_a_thread"])
 async def test_a_message_that_cannot_be_handled_ends_its_worker(size, open_pool, monkeypatch):

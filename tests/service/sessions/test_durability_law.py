@@ -265,6 +265,7 @@ async def example(seed: int, store: Store, folder: Path, shared: bool = False) -
         client.end()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_answered_call_is_lost_or_done_twice(seed: int, store: Store, folder: Path) -> None:
     await example(seed, store, folder)
@@ -280,6 +281,7 @@ async def test_processes_that_share_postgresql_never_both_continue_a_session(pos
         await store.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(8))
 async def test_processes_that_share_a_store_never_both_continue_a_session(
     seed: int, store: Store, folder: Path

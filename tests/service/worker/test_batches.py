@@ -92,6 +92,7 @@ def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", [ADAM, GROUPS, ADAGRAD], ids=["adam", "groups", "adagrad"])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("compile", ["always", "never"])

@@ -77,6 +77,7 @@ def refuse(executable: Executable, timed: bool = False) -> Executable:
     raise AssertionError("a stream waits for machine code")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.reference
 @pytest.mark.parametrize("compile", ["auto", "always"])
 def test_streams_need_no_machine_code_and_are_no_first_steps(monkeypatch, compile):

@@ -121,6 +121,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 PLAIN = lambda rows: {"x": COLUMNS["x"][rows], "label": COLUMNS["label"][rows]}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compile", ["never", "auto"])
 @pytest.mark.parametrize("optimizer", [ADAM, MOMENTUM], ids=["adam", "groups"])
 @pytest.mark.parametrize(("drop", "shuffle", "holdout"), [(True, True, 0), (False, True, 5), (False, False, 4)])

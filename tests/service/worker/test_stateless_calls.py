@@ -69,6 +69,7 @@ def test_the_bits_of_a_stateless_call_do_not_depend_on_sizes_of_earlier_calls(op
     assert large_again == large
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op", CALLS)
 @pytest.mark.parametrize(
     ("setting", "asked", "compiled"),
