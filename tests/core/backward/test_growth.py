@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.codegen.backend import write_plan
@@ -238,6 +239,23 @@ def test_reasons_for_missing_gradients_take_work_in_proportion_to_the_program():
         program, query = read(s.document), replace(QUERY, no_grad_set=("end",))
         assert len(compile_gradient(program, query).missing) == n
         return work_of(compile_gradient, program, query)
+
+    _, small, large = work(3), work(30), work(120)
+
+    assert large < 4.3 * small
+
+
+@pytest.mark.parametrize("member", ["no_grad_set", "checkpoints", "hooks"])
+def test_names_in_a_query_take_work_in_proportion_to_their_number(member):
+    def work(n: int) -> int:
+        s = Sketch()
+        h = state(s)
+        names = [s.op("tanh", h, out=f"x{i}") for i in range(n)]
+        s.total(s.op("sum", names))
+        given: tuple[Any, ...] = tuple(names[1:])
+        if member == "hooks":
+            given = tuple(Hook.read({"match": {"variable": name}, "do": "clip_value", "max": 1}) for name in given)
+        return work_of(compile_gradient, read(s.document), replace(QUERY, **{member: given}))
 
     _, small, large = work(3), work(30), work(120)
 
