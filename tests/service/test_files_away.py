@@ -48,7 +48,10 @@ def test_files_that_are_away_are_unavailable_until_they_are_back(house, tmp_path
     assert step(house, session, 1).status_code == 200
     made = client.post(f"/v1/sessions/{session}/checkpoints", json={"name": "kept"}).json()["id"]
     upload = client.post("/v1/uploads", json={"size": 100}).json()["id"]
-    waiting = client.post("/v1/jobs", json=asked(dataset, steps=100_000)).json()["id"]
+    spec = asked(dataset, steps=100_000) | {
+        "save_every": {"steps": 500}
+    }  # it needs files soon, even if its session is in memory
+    waiting = client.post("/v1/jobs", json=spec).json()["id"]
     assert client.post(f"/v1/jobs/{waiting}/pause").is_success
     ended(client, waiting, "paused")
     parked(house, session)
