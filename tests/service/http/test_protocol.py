@@ -7,6 +7,7 @@ import contextlib
 import json
 import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ from service.settings import Settings
 LIMITS = Settings(header_bytes=4000, header_fields=20, json_body_bytes=10_000, allowed_hosts="x")
 HASTY = LIMITS.model_copy(update={"header_deadline": 1.0, "write_deadline": 1.0, "body_deadline": 0.5})
 """For tests of these deadlines alone: on a busy machine, other requests would miss them."""
+
+
+BLIND = {*((3, 12, n) for n in range(9)), (3, 13, 0), (3, 13, 1)}
+"""Versions of Python with CVE-2024-12254: `writelines` of asyncio's transports never pauses the writer."""
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -345,7 +350,9 @@ def test_connections_leave_open_files_to_the_rest_of_the_service(server: uvicorn
     assert exchange(port, sent.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")).endswith(b"fine")
 
 
-def test_an_unread_answer_is_aborted(hasty_server: uvicorn.Server, hasty_port: int):
+def test_an_unread_answer_is_aborted(request: pytest.FixtureRequest, hasty_server: uvicorn.Server, hasty_port: int):
+    if "asyncio" in request.node.name and sys.version_info[:3] in BLIND:
+        pytest.skip("the event loop of this Python does not tell that an answer is not read; that of the service does")
     await_connections(hasty_server, 0)  # those of earlier tests have ended
     with connected(hasty_port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
