@@ -146,6 +146,8 @@ def cuts(
     if options.checkpoints == "auto":
         return even_cuts(block, max(1, round(math.sqrt(len(block.ops))))), set()
     assert not isinstance(options.checkpoints, Budget)
+    if not options.checkpoints:
+        return None
     written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     kept, names = set(), ClientNames(block, 0)
     for i, name in enumerate(options.checkpoints):
@@ -168,6 +170,8 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
     """
     stopped: set[str] = set()
     places = [inner_name(name) for name in list_of_names(options.no_grad_set, "bad_no_grad_set")]
+    if not places:
+        return block, stopped
     inner = {place for place in places if place[0]}
     names = ClientNames(program.block, 0)
     for i, (number, name) in enumerate(places):

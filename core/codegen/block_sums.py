@@ -17,11 +17,11 @@ def in_blocks(
     lanes: int,
     add: Callable[[tuple[IRValue, IRValue]], None],
 ) -> None:
-    """Add what is at the `places`, from the first one to the end, to sums that are 0.
+    """Add the rows at the `places`, from the first to the end, to `sums`, which are 0 before.
 
     block: places that are added one after another; None for all of them.
     sums:  slots of float32 vectors, of `lanes` elements.
-    add:   adds what is at some places to the sums.
+    add:   adds the rows at some places to the sums.
     """
     if block is None:
         add(places)

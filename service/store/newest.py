@@ -1,8 +1,8 @@
 """Pages of the entries of a list, the newest first, and the tokens that lead from one page to the next.
 
-A token names the last entry of the page before: `<created>~<id>`. What is added later is before that entry, and what is
-deleted leaves the others in their places, so a reader of all pages gets each entry that stays exactly once. A token
-that is an id alone comes from an earlier version, whose lists were in the order of ids; such a listing goes on in it.
+A token names the last entry of the page before: `<created>~<id>`. New entries come before that entry, and deletions
+move no entry, so a reader of all pages gets each remaining entry exactly once. Earlier versions listed entries in the
+order of ids, and their tokens are ids alone: the pages after such a token follow in that order.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ LEAST = 1024
 """Fewest rows of a block."""
 
 TIMES = 32
-"""Fewest rows of a block for each result: adding the sums of a block then takes little time beside adding its rows."""
+"""Fewest rows of a block for each result, so that adding the sums of the blocks takes a small part of the time."""
 
 FEW = 2048
 """Number of elements below which setting up a sparse matrix takes longer than it saves."""

@@ -103,7 +103,7 @@ def test_the_end_of_a_row_equals_the_reference_executor(rest, vectors, dtype):
 
 @pytest.mark.parametrize("stride", [1, 2, 300])
 @pytest.mark.parametrize("size", [8, 33, 64, 200, 256])
-def test_a_short_row_that_is_stored_element_by_element_is_a_loop(size, stride):
+def test_code_that_stores_a_short_row_element_by_element_is_a_loop(size, stride):
     """LLVM compares each of its stores with all before it, so the time to compile them grows with their square."""
     operands = (Operand("float32", (), 1), Operand("float32", (), stride, True))
     code = (

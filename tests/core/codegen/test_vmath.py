@@ -444,7 +444,7 @@ def test_the_exponential_of_a_hidden_score_takes_no_longer_than_others(name, arg
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the flags of an x86 processor")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_flag_tells_of_a_product_that_is_denormal(dtype, monkeypatch):
+def test_a_denormal_product_raises_the_flag(dtype, monkeypatch):
     monkeypatch.setitem(vmath.FUNCTIONS, "square", lambda f, x: f.binary("fmul", x, x))
 
     assert underflows(compiled("square", dtype, 8), [np.full(BLOCK, 1e-21 if dtype == "float32" else 1e-161)])

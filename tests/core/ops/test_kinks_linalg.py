@@ -314,7 +314,7 @@ def test_elements_of_a_result_that_depend_on_a_nan_are_nan(type):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (20, 3), (3, 20), (18, 18)], ids=str)
-def test_qr_factors_of_matrices_that_are_not_finite_are_nan_and_r_stays_triangular(shape, bad):
+def test_qr_of_a_matrix_with_a_nan_or_infinity_gives_nan_and_a_triangular_r(shape, bad):
     x = np.random.default_rng(0).normal(size=(4, *shape))
     x[1] = np.eye(*shape)  # no reflection mixes its columns
     k = min(shape)

@@ -33,7 +33,7 @@ USES: dict[str, Callable[[Objects, Path], Any]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 @pytest.mark.parametrize("left", ["nothing", "an empty directory", "a file"])
-def test_no_file_of_a_directory_that_is_away_counts_as_missing_or_is_written(tmp_path, use, left):
+def test_a_use_of_an_absent_directory_raises_directory_away_and_writes_nothing(tmp_path, use, left):
     root, other = tmp_path / "objects", tmp_path / "other"
     objects = prepared(str(root))
     objects.write("a/b", [b"content"])
