@@ -62,7 +62,7 @@ TERMS = 10
 
 
 def lgamma(f: Function, x: IRValue) -> IRValue:
-    """log |gamma(x)|; inf at 0 and at whole numbers below, -inf at -inf. Within 1 ulp; float64 8: of 1 where
+    """log |gamma(x)|; inf at 0, at whole numbers below and at -inf. Within 1 ulp; float64 8: of 1 where
     the result is smaller."""
     return _in_double(f, x, _lgamma)
 
@@ -105,7 +105,7 @@ def _lgamma(x: Number) -> Number:
         return where(size < TINY, above, where(sine == 0.0, math.inf, turned))
 
     found = _if_any(x < 0.0, above, reflected)
-    return where(size == math.inf, x, found)
+    return where(size == math.inf, size, found)
 
 
 def _above_zero(x: Number) -> Number:

@@ -24,7 +24,7 @@ from core.ops.elementwise.logic import (
     where,
     where_or_zero,
 )
-from core.ops.elementwise.math import log
+from core.ops.elementwise.math import clip, log
 from core.ops.elementwise.rounding import isfinite
 from core.ops.shape.creation import check_fits, fill_zeros_like, full_like
 
@@ -92,10 +92,17 @@ def div_infer(x, y):
 def div_vjp(ct, out, x, y):
     # -x / y^2 and not -out / y, because out is already rounded
     share = ct / y
-    return share, -(share * (x / y))
+    # Where x is 0, an infinite share would make the product NaN; its derivative by x stays as large as numbers can be.
+    largest = float(finfo(as_dtype(x.dtype)).max)
+    finite = where(equal(x, fill_zeros_like(x)), clip(share, min=-largest, max=largest), share)
+    return share, -(finite * (x / y))
 
 
 div.example(lambda: [Example((A, np.abs(B)), (A / np.abs(B),)), Example((A, B), (A / B,))])
+
+
+ROOTED = 0.15
+"""Exponents y below have powers y - 1 of denormal numbers that exceed the float32 or float64 numbers."""
 
 
 @op(elementwise=True)
@@ -117,10 +124,14 @@ def pow_infer(x, y):
 def pow_vjp(ct, out, x, y):
     # Where y is 0, so is ct y x^(y-1), but its derivative by y is ct / x: only infinite factors are masked.
     least = float(finfo(as_dtype(x.dtype)).smallest_normal)
-    bounded = logical_and(greater_equal(abs_(x), full_like(x, value=least)), isfinite(ct))
-    masked = logical_and(equal(y, fill_zeros_like(y)), logical_not(bounded))
-    lower = pow_(x, where(masked, full_like(y, value=1.0), y - 1.0))
-    dx = where_or_zero(logical_not(masked), ct * y * lower)
+    normal = greater_equal(abs_(x), full_like(x, value=least))
+    masked = logical_and(equal(y, fill_zeros_like(y)), logical_not(logical_and(normal, isfinite(ct))))
+    # Of a denormal x, x^(y-1) may overflow and y x^(y-1) may not: the factor is then multiplied by its root twice.
+    twice = logical_and(less_than(abs_(y), full_like(y, value=ROOTED)), logical_not(normal))
+    exponent = y - 1.0
+    one = full_like(y, value=1.0)
+    lower = pow_(x, where(masked, one, where(twice, exponent * 0.5, exponent)))
+    dx = where_or_zero(logical_not(masked), ct * y * lower * where(twice, lower, one))
     at_zero = logical_and(equal(x, fill_zeros_like(x)), greater_equal(y, fill_zeros_like(y)))
     logarithm = log(where(at_zero, full_like(x, value=1.0), x))
     return dx, where_or_zero(logical_not(at_zero), ct * out * logarithm)

@@ -92,9 +92,18 @@ erfinv.example(lambda: [Example((np.vectorize(math.erf)(INSIDE),), (INSIDE,))])
 def lgamma(xp, x):
     """Logarithm of the absolute value of the gamma function: ``log(|gamma(x)|)``.
 
-    The result is inf at 0 and at negative whole numbers.
+    The result is inf at 0, at negative whole numbers and at infinity of either sign.
     """
-    return _in_float32(xp, x, scipy_function(xp, "special", "gammaln"))
+    gammaln = scipy_function(xp, "special", "gammaln")
+
+    def of_wide(wide: Any) -> Any:
+        limits = np.finfo(wide.dtype)
+        found = gammaln(xp.maximum(wide, limits.min))  # SciPy has -inf at -inf, and inf at the whole number next to it
+        size = xp.abs(wide)
+        denormal = (size > 0) & (size < limits.smallest_normal)  # SciPy has inf there
+        return xp.where(denormal, -xp.log(xp.where(denormal, size, 1)), found)
+
+    return _in_float32(xp, x, of_wide)
 
 
 lgamma.infer(floating)

@@ -94,10 +94,10 @@ def atan2_infer(x, y):
 
 @atan2.vjp
 def atan2_vjp(ct, out, x, y):
-    # divides by hypot twice: x * x + y * y overflows and underflows at a much smaller range
+    # Divides by hypot twice: x * x + y * y overflows and underflows at a much smaller range. ct / radius may overflow
+    # where the other operand is 0.
     radius = hypot(x, y)
-    share = ct / radius
-    return share * (y / radius), -(share * (x / radius))
+    return y / radius * ct / radius, -(x / radius * ct / radius)
 
 
 atan2.example(

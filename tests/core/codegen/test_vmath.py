@@ -107,7 +107,7 @@ MOVED = 25
 def exact_lgamma(x):
     """By Stirling's series from 25 on, the product of the arguments on the way, and reflection."""
     if x.dtype == np.float64:
-        return np.where(np.abs(x) < 1e-300, -np.log(np.abs(x)), special.gammaln(x))
+        return np.where(np.abs(x) < 1e-300, -np.log(np.abs(x)), np.where(np.isinf(x), np.abs(x), special.gammaln(x)))
     size = np.abs(x)
     near = size < MOVED
     z = np.where(near, size + MOVED, size)
@@ -121,7 +121,7 @@ def exact_lgamma(x):
     above = (z - 0.5) * np.log(z) - z + np.log(2 * PI) / 2 + series - np.log(product)
     above = np.where(np.isinf(size), np.inf, above)
     turned = np.log(PI) - np.log(size * np.abs(np.sin(PI * (x - np.rint(x))))) - above
-    return np.where(x < 0, np.where(np.isinf(x), x, turned), above)
+    return np.where((x < 0) & np.isfinite(x), turned, above)
 
 
 def exact_digamma(x):

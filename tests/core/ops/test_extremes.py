@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from ml_dtypes import finfo
 
 from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
@@ -15,6 +17,7 @@ from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, co
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError
+from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
@@ -75,6 +78,57 @@ def test_gradients_of_huge_and_tiny_arguments_are_precise(type, inputs, wanted):
 )
 def test_values_of_huge_and_tiny_arguments_are_precise(type, inputs, wanted):
     np.testing.assert_allclose(run(type, *inputs), wanted, rtol=1e-14)
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return y * x ** (y - 1), x**y * np.log(x)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("type", "x", "y", "formula"),  # T stands for a denormal number
+    [
+        ("div", "0 0 T", "T -T T", lambda x, y: (1 / y, -x / y / y)),
+        ("atan2", "0 -T 0", "T 0 -T", lambda x, y: (y / (x * x + y * y), -x / (x * x + y * y))),
+        ("pow", "T T T T T T", "0 0.01 0.001 -0.001 0.12 0.9", _power),
+    ],
+)
+def test_gradients_at_denormal_numbers_are_those_of_the_formula(type, x, y, formula, dtype, compiled):
+    kind = as_dtype(dtype)
+    denormal = float(finfo(kind).smallest_normal) / 128
+    numbers = {"0": 0.0, "T": denormal, "-T": -denormal}
+    args = [np.array([numbers[n] if n in numbers else float(n) for n in each.split()]).astype(kind) for each in (x, y)]
+    b = BlockBuilder()
+    first = vjp(b.build([b.emit(type, *(b.param(TensorType(each.shape, dtype)) for each in args))]))
+    block = optimize(replace(first, results=first.results[1:]))
+
+    call = native_interpreter(block, CPU) if compiled else interpreter_of(block)
+    with np.errstate(over="ignore"):
+        found = [np.asarray(each, "float64") for each in call(Run(), *args, np.ones_like(args[0]))]
+        wanted = [
+            np.float64(np.asarray(each).astype(kind)) for each in formula(*(a.astype(np.longdouble) for a in args))
+        ]
+
+    # the exponent y - 1 is rounded, and the logarithm of a denormal number multiplies this error by up to 740
+    np.testing.assert_allclose(found, wanted, rtol=740 * float(finfo(kind).eps) if type == "pow" else 0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_logarithm_of_the_gamma_function_is_right_at_infinities_and_denormal_numbers(dtype, compiled):
+    b = BlockBuilder()
+    x = b.param(TensorType((8,), dtype))
+    block = b.build([b.emit("lgamma", x)])
+    denormal = float(finfo(as_dtype(dtype)).smallest_normal) / 128
+    at = np.array([-np.inf, np.inf, 0.0, -3.0, np.nan, -0.5, denormal, -denormal]).astype(as_dtype(dtype))
+
+    call = native_interpreter(block, CPU) if compiled else interpreter_of(block)
+
+    logarithm = -math.log(denormal)
+    wanted = np.array([np.inf, np.inf, np.inf, np.inf, np.nan, math.lgamma(-0.5), logarithm, logarithm])
+    (found,) = call(Run(), at)
+    np.testing.assert_allclose(np.asarray(found, "float64"), wanted, rtol=4 * float(finfo(as_dtype(dtype)).eps))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
