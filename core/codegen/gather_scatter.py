@@ -56,15 +56,15 @@ def gather_function(name: str, each: Gather) -> Function:
     """``name(x, index, out, error, check, first, end)`` for a `Gather`: rows `first` to `end` of the result."""
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.x.shape
+    between, pitch, _ = each.x.strides
     count = each.out.shape[1]
     polls_by_control(f, gather_work(each))
     nbytes = inner * itemsize(each.x.dtype)
 
     def rows(o: IRValue, first: IRValue, end: IRValue) -> None:
         """Rows `first` to `end` of slab `o`."""
-        source, target = (
-            slab(f, f.param(x), o, n, I64(0), inner, each.x.dtype) for x, n in (("x", size), ("out", count))
-        )
+        source = f.at(f.param("x"), f.op(f"mul nsw {o}, {between}", "int64"), each.x.dtype)
+        target = slab(f, f.param("out"), o, count, I64(0), inner, each.x.dtype)
         if inner == 1:
             first = _in_blocks(f, first, end, lambda row: _gather_block(f, each, source, target, row))
         with f.loop(first, end, polls=True) as i:
@@ -72,8 +72,8 @@ def gather_function(name: str, each: Gather) -> Function:
             if outer == 1 and inner > 1 and ahead(nbytes):
                 later = f.intrinsic("smin", f.binary("add", i, I64(ahead(nbytes))), I64(count - 1))
                 soon = f.convert(f.load(f.at(f.param("index"), later, each.index.dtype), each.index.dtype), "int64")
-                fetch(f, f.param("x"), f.op(f"mul {soon}, {inner}", "int64"), each.x.dtype, nbytes)
-            here = f.at(source, f.op(f"mul nsw {at}, {inner}", "int64"), each.x.dtype)
+                fetch(f, f.param("x"), f.op(f"mul {soon}, {pitch}", "int64"), each.x.dtype, nbytes)
+            here = f.at(source, f.op(f"mul nsw {at}, {pitch}", "int64"), each.x.dtype)
             there = f.at(target, f.op(f"mul nsw {i}, {inner}", "int64"), each.x.dtype)
             f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
             f.do(f"call void @llvm.memcpy.p0.p0.i64({there}, {here}, i64 {nbytes}, i1 false)")
@@ -110,7 +110,7 @@ def _gather_block(f: Function, each: Gather, source: IRValue, target: IRValue, r
     dtype = each.x.dtype
     stored = "uint16" if dtype in HALVES else dtype
     for k, at in enumerate(_block_of_positions(f, each, row, each.x.shape[1])):
-        value = f.load(f.at(source, at, stored), stored)
+        value = f.load(f.at(source, f.op(f"mul nsw {at}, {each.x.strides[1]}", "int64"), stored), stored)
         f.store(value, f.at(target, f.binary("add", row, I64(k)), stored))
 
 

@@ -208,7 +208,7 @@ class KernelCalls(StepWriter):
         self._indexed(self.gather_function(each), each)
 
     def gather_function(self, each: Gather) -> str:
-        key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
+        key = ("gather", each.x.shape, each.x.strides, each.out.shape, each.x.dtype, each.index.dtype)
         return self.module.function(key, "gather", lambda name: gather_function(name, each))
 
     def scatter(self, each: ScatterAdd) -> None:

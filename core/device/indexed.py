@@ -20,6 +20,6 @@ def gather_kernel(name: str, each: Gather, threads: Threads) -> Function:
     with f.loop(threads.number(f), f.param("end"), threads.total) as at:
         o, i, j = split(f, at, (outer, count, inner))
         row = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
-        source = f.at(f.param("x"), flat_offset(f, (o, row, j), (size * inner, inner, 1)), dtype)
+        source = f.at(f.param("x"), flat_offset(f, (o, row, j), each.x.strides), dtype)
         f.store(f.load(source, dtype), f.at(f.param("out"), at, dtype))
     return f

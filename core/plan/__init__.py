@@ -68,9 +68,9 @@ From ops to instructions:
     registering   a decorator for tables of functions by the types of ops
     partition     regions of generated code, and the single ops between them
 
-Lowerings, one family of ops in each file: shapes, movement, constants, draws, sampling, reduce, moments, selecting,
-ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments,
-merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays,
+Lowerings, one family of ops in each file: shapes, slicing, movement, constants, draws, sampling, reduce, moments,
+selecting, ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing,
+segments, merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays,
 open_arrays, open_elements, array_runs. `slabs` has arrays as gathers and scatters take them, `added_rows` sums of rows
 at positions that are data, and `paired_convolution` convolutions of bfloat16 numbers as products of pairs.
 
@@ -109,11 +109,12 @@ How a plan is built. Reshapes, transpositions and slices only change views; noth
 Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in registers. A
 reduction along the row, as in softmax or layer_norm, can be used inside the same fusion, also if the row is a short
 axis in the middle, such as the classes of each pixel; any other one accumulates into memory. Products, convolutions,
-gathers and scatters are instructions of their own. Products of a batch with one shared matrix are one product if the
-axes of the batch follow each other in memory; if only some axes do, these become rows. Elementwise work on the result
-of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that nothing else reads is
-not stored. A product of which only a transposition is read is computed in the layout of that one: so the gradient of a
-weight that is used transposed, as in models of PyTorch, is stored as the weight is.
+gathers and scatters are instructions of their own. Rows at positions that are data, and slices of them, are read inside
+the fusions that use them; short ones are gathered before these fusions. Products of a batch with one shared matrix are
+one product if the axes of the batch follow each other in memory; if only some axes do, these become rows. Elementwise
+work on the result of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that
+nothing else reads is not stored. A product of which only a transposition is read is computed in the layout of that one:
+so the gradient of a weight that is used transposed, as in models of PyTorch, is stored as the weight is.
 
 A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
 time, so that scores and probabilities are never stored. Columns that a causal mask, a band or a mask that is data hides

@@ -39,6 +39,7 @@ from core.plan import (  # noqa: F401
     sized_reshape,
     sized_shapes,
     sized_sums,
+    slicing,
     spectra,
     stacks,
     tensor_arrays,

@@ -92,7 +92,7 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
     taken = {
         i.out.root: i
         for i in loop.body.instructions
-        if isinstance(i, Gather) and i.index.root in counters and i.x.shape[0] == 1 and i.x.root not in changing
+        if isinstance(i, Gather) and i.index.root in counters and _reads_matrix(i) and i.x.root not in changing
     }
     elements = {e for s, e in loop.over if isinstance(s, Elements | Span) and isinstance(e, Root)} - _written(loop)
     computed = _computed(loop)
@@ -118,6 +118,11 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
         ahead[each] = Ahead(at, row, one, many, trips, ((element, memory),))
     names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}
     return replace(_without(loop, ahead, names), ahead=tuple(ahead.values())) if ahead else loop
+
+
+def _reads_matrix(each: Gather) -> bool:
+    """Whether a gather takes rows of a matrix without gaps."""
+    return each.x.shape[0] == 1 and each.x.strides == contiguous(each.x.shape)
 
 
 def _without(loop: Loop, gone: Collection[Instruction], names: Mapping[Root, Root]) -> Loop:

@@ -23,7 +23,7 @@ from core.plan.ranges import even_places, taken_evenly
 from core.plan.reduce import reduced
 from core.plan.rows_at import read_by_fusions, rows_at
 from core.plan.shapes import reshaped
-from core.plan.slabs import gather_slabs
+from core.plan.slabs import add_gather, gather_slabs
 from core.plan.unsupported import Unsupported
 
 __all__ = ["check_range", "computed_positions", "in_range"]
@@ -263,8 +263,10 @@ def lower_gather(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], low.looked_up(found, op.type))
             return
     view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
+    is_new = low.destinations.open(op.outputs[0]) is None
     target = low.destination(op.outputs[0])
-    low.add(gather_slabs(view, axis, at, target, number, op.location))
+    gather = gather_slabs(view, axis, at, target, number, op.location)
+    add_gather(low, gather, early=is_new and read_by_fusions(readers))
     low.define(op.outputs[0], target)
 
 

@@ -33,6 +33,7 @@ class InstructionList:
     def __init__(self, limits: RowLimits) -> None:
         self._limits = limits
         self._all: list[Fusion | Instruction] = []
+        self._early: dict[int, list[Instruction]] = {}  # position, -1 for the start -> instructions that follow it
         self._fusions: list[Fusion] = []
         self._ready: dict[Root, int] = {}  # root -> the last position that writes to it
         self._products: set[Root] = set()  # results of products, which an epilogue may keep from memory
@@ -44,6 +45,16 @@ class InstructionList:
             if isinstance(instruction, Gemm):
                 self._products.add(root)
         self._all.append(instruction)
+
+    def add_early(self, instruction: Instruction) -> None:
+        """Insert an instruction that writes only to new memory after the last one that writes what it reads.
+
+        A fusion that begins before the instruction is added can read the result.
+        """
+        position = max((self._ready.get(root, -1) for root in instruction.reads()), default=-1)
+        self._early.setdefault(position, []).append(instruction)
+        for root in instruction.writes():
+            self.written(root, position)
 
     def written(self, root: Root, position: int) -> None:
         """Record that the instruction at `position` writes to `root`."""
@@ -58,8 +69,8 @@ class InstructionList:
 
     def finish(self) -> tuple[Instruction, ...]:
         """All instructions, with the fusions as row kernels."""
-        finished: list[Instruction] = []
-        for each in self._all:
+        finished = [*self._early.get(-1, ())]
+        for position, each in enumerate(self._all):
             poll()
             if isinstance(each, Fusion):
                 done = row_kernel_of(each) if 0 not in each.shape else None
@@ -67,6 +78,7 @@ class InstructionList:
                     finished.append(_limited(done, each.size))
             else:
                 finished.append(each)
+            finished += self._early.get(position, ())
         return tuple(finished)
 
     def keeps(self, view: View, fusion: Fusion) -> bool:

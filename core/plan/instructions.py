@@ -134,7 +134,7 @@ class Indexed(Instruction):
 
 
 class Gather(Indexed):
-    """``out[o, i, :] = x[o, index[i], :]``, x [outer, size, inner]."""
+    """``out[o, i, :] = x[o, index[i], :]``, x [outer, size, inner] with adjacent elements along its last axis."""
 
     __slots__ = ()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from core.ir import Op
 from core.ir.registry import lookup as spec_of
 from core.plan.fusion import Axes, Fusion, Member
-from core.plan.memory import View
+from core.plan.memory import View, contiguous
 
 __all__ = ["LEAST", "Lookup", "cut_rows", "lookup_of", "read_by_fusions", "rows_at"]
 
@@ -61,6 +61,24 @@ class Lookup:
         read = (self.source.root, self.source.offset, self.source.dtype, source, self.step)
         return fusion.once(("lookup", read, places), write)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether fusions take whole vectors of its adjacent elements."""
+        row = self.source.shape[-1] if self.source.strides[-1] == 1 and self.index.strides[-1] == 0 else 0
+        return row >= LEAST
+
+    @property
+    def slabs(self) -> tuple[View, View] | None:
+        """(x, index) of a `Gather` of the elements: the rows of one slab; None if they are not rows at an index."""
+        shape, source, index = self.source.shape, self.source.strides, self.index.strides
+        axes = 1 + max((i for i, n in enumerate(shape) if n > 1 and index[i]), default=-1)
+        inner = math.prod(shape[axes:])
+        steps = contiguous(shape)  # of the result
+        if any(n > 1 and source[i] != (0 if i < axes else steps[i]) for i, n in enumerate(shape)):
+            return None
+        x = View(self.source.root, self.source.dtype, (1, self.size, inner), (0, self.step, 1), self.source.offset)
+        return x, replace(self.index, shape=shape[:axes], strides=index[:axes])
+
     def _wrapped(self, fusion: Fusion, axes: Axes) -> int:
         """The index as int64, counted from the front."""
         raw = fusion.load(self.index, axes)
@@ -97,16 +115,9 @@ def rows_at(x: View, index: View, axis: int, check: int, error: View) -> Lookup 
 
 
 def cut_rows(entry: object, part: Callable[[View], View]) -> Lookup | None:
-    """The lookup of a slice of a looked-up value; None for other values, or if the slice has short rows or gaps.
-
-    part: the slice, of a view of the shape of the value.
-    """
+    """The lookup of a slice of a looked-up value; None for other values. part: the slice, of a view of its shape."""
     found = lookup_of(entry)
-    if found is None:
-        return None
-    cut = replace(found, source=part(found.source), index=part(found.index))
-    row = cut.source.shape[-1] if cut.source.strides[-1] == 1 and cut.index.strides[-1] == 0 else 0
-    return cut if row >= LEAST else None
+    return None if found is None else replace(found, source=part(found.source), index=part(found.index))
 
 
 def lookup_of(entry: object) -> Lookup | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from core.plan.instructions import Gather, Instruction, ScatterAdd
-from core.plan.memory import Root
+from core.plan.memory import Root, contiguous
 from core.plan.sole_readers import Offer, into_readers
 
 __all__ = ["scatter_gathered"]
@@ -21,7 +21,9 @@ def scatter_gathered(instructions: Sequence[Instruction], kept: Set[Root] = froz
 
 
 def _offered(each: Instruction) -> Offer | None:
-    return ((each.x, each.index), each.out) if isinstance(each, Gather) else None
+    if not isinstance(each, Gather) or each.x.strides != contiguous(each.x.shape):
+        return None
+    return (each.x, each.index), each.out
 
 
 def _joined(gather: Instruction, reader: Instruction) -> Instruction | None:

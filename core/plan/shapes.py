@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from core.ir import Op
@@ -12,7 +11,6 @@ from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 from core.plan.memory import View
-from core.plan.rows_at import LEAST, cut_rows, read_by_fusions
 
 __all__ = [
     "expanded",
@@ -175,70 +173,6 @@ def expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
         return replace(entry, shape=shape, axes=(None,) * extra + own)
     steps = tuple(s if k else 0 for s, k in zip(entry.strides, kept, strict=True))
     return replace(entry, shape=shape, strides=(0,) * extra + steps)
-
-
-@lowers("slice")
-def lower_slice(low: Lowering, op: Op) -> None:
-    out = low.type(op.outputs[0])
-    entry = low.entry(op.inputs[0])
-    if isinstance(entry, Uniform):
-        low.define(op.outputs[0], replace(entry, shape=out.shape))
-        return
-
-    def part(view: View) -> View:
-        offset, strides = view.offset, list(view.strides)
-        for axis, part in cut(len(view.shape), **op.attrs):
-            start, _, step = part.indices(view.shape[axis])
-            offset += start * strides[axis]
-            strides[axis] *= step
-        return View(view.root, view.dtype, out.shape, tuple(strides), offset)
-
-    low.define(op.outputs[0], _sliced(low, op, entry, part))
-
-
-SLICING = frozenset({"slice", "split", "split_like"})
-
-
-def _sliced(low: Lowering, op: Op, entry: Member | Pattern | View, part: Callable[[View], View]) -> Entry:
-    """A slice of `entry`, the operand of `op`. part: the slice of a view.
-
-    A slice of rows at positions that are data is looked up by itself, unless the whole rows are in memory in any case.
-    """
-    name = op.inputs[0]
-    found = cut_rows(entry, part) if not low.is_stored(entry) else None
-    if found is None or not all(_looks_up(low, each, name) for each in low.uses.readers(name)):
-        return part(low.stored(entry))
-    return low.looked_up(found)
-
-
-def _looks_up(low: Lowering, reader: Op | None, rows: str) -> bool:
-    """Whether a reader of `rows`, which are at positions that are data, needs no whole rows in memory."""
-    if reader is not None and reader.type in SLICING:
-        return all(low.type(name).shape[-1] >= LEAST for name in reader.outputs)
-    if reader is not None and reader.type == "slice_into" and reader.inputs[0] != rows:
-        return True  # it reads only their shape
-    return read_by_fusions([reader])
-
-
-@lowers("split", "split_like", "unstack")
-def lower_split(low: Lowering, op: Op) -> None:
-    entry = low.entry(op.inputs[0])
-    axis = op.attrs["axis"] % len(entry.shape)
-    start = 0
-    for name in op.outputs:
-        shape = low.type(name).shape
-        if isinstance(entry, Uniform):
-            low.define(name, replace(entry, shape=shape))
-            continue
-
-        def part(view: View, shape: tuple[int, ...] = shape, start: int = start) -> View:
-            strides = view.strides
-            if op.type == "unstack":
-                strides = strides[:axis] + strides[axis + 1 :]
-            return View(view.root, view.dtype, shape, strides, view.offset + start * view.strides[axis])
-
-        low.define(name, _sliced(low, op, entry, part))
-        start += 1 if op.type == "unstack" else shape[axis]
 
 
 @lowers("concat")

@@ -9,9 +9,12 @@ from core.ir.errors import Location
 from core.plan.entries import Entry
 from core.plan.instructions import Gather
 from core.plan.lowering import Lowering
-from core.plan.memory import View
+from core.plan.memory import View, bytes_of
 
-__all__ = ["OUT_OF_RANGE", "as_slabs", "flat", "gather_slabs", "slabs", "taken"]
+__all__ = ["OUT_OF_RANGE", "add_gather", "as_slabs", "flat", "gather_slabs", "slabs", "taken"]
+
+MOST_BYTES = 1 << 20
+"""Most bytes of the result of a gather that comes before the fusions that could read it."""
 
 OUT_OF_RANGE = "a position is out of range"
 """The message of checks of positions that a lowering has computed: they fail only if an earlier check has failed."""
@@ -43,6 +46,17 @@ def gather_slabs(x: View, axis: int, at: View, out: View, check: int, location: 
     """
     shape = (*x.shape[:axis], math.prod(at.shape), *x.shape[axis + 1 :])
     return Gather(slabs(x, x.shape, axis), flat(at), slabs(out, shape, axis), check, location=location)
+
+
+def add_gather(low: Lowering, each: Gather, early: bool) -> None:
+    """Add a gather. early: whether its result is new memory that fusions read.
+
+    Then the gather comes before the fusions that could read it, as long as the result is small: it lives longer.
+    """
+    if early and bytes_of(each.out.shape, each.out.dtype) <= MOST_BYTES:
+        low.add_early(each)
+    else:
+        low.add(each)
 
 
 def taken(low: Lowering, op: Op, x: Entry, index: Entry, axis: int = 0) -> View:

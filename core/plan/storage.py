@@ -53,6 +53,10 @@ class Storage:
         """Append an instruction."""
         self.instructions.add(instruction)
 
+    def add_early(self, instruction: Instruction) -> None:
+        """Insert an instruction that writes only to new memory as early as its operands allow."""
+        self.instructions.add_early(instruction)
+
     # --- allocation ----------------------------------------------------------------------------------------------
 
     def root(self, nbytes: int, name: str = "") -> Root:

@@ -21,7 +21,7 @@ from core.ir.builder import BlockBuilder
 from core.ops.common import scatter_rows
 from core.plan import plan_block
 from core.plan.flow import Loop
-from core.plan.instructions import IndexPattern, Instructions, Kernel, ScatterAdd
+from core.plan.instructions import Gather, IndexPattern, Instructions, Kernel, ScatterAdd
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.device import emulator
@@ -132,6 +132,19 @@ def test_threads_that_reduce_several_elements_agree_with_the_cpu(form, size, dty
 
     (wanted,) = native_interpreter(block, CPU)(Run(), *values)
     assert found.tobytes() == wanted.tobytes()
+
+
+def test_parts_of_rows_are_gathered_from_where_they_are():
+    b = BlockBuilder()
+    x, at = b.param(TensorType((9, 21), "float32")), b.param(TensorType((50,), "int64"))
+    rows = b.emit("gather", x, at, axis=0)
+    parts = b.emit("split", rows, sections=(16, 1, 4), axis=1)
+    block = optimize(b.build([b.emit("exp", each) for each in parts]))
+    gathers = [each for each in plan_block(block, DEVICE_TARGET).body.instructions if isinstance(each, Gather)]
+    assert {each.x.shape for each in gathers} == {(1, 9, 1), (1, 9, 4)}
+    rng = np.random.default_rng(3)
+
+    agree(block, [rng.normal(size=(9, 21)).astype("f4"), rng.integers(-9, 9, 50)], EmulatedBackend())
 
 
 def summed(*indices: str) -> tuple[Block, list[np.ndarray]]:

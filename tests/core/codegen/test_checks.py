@@ -51,6 +51,22 @@ def an_index_in_the_last_trip() -> Sketch:
     return s
 
 
+def gathers(wrong: str) -> Sketch:
+    """Lookups of rows, of parts of rows and of single elements. wrong: the ones with a position out of range."""
+    s = Sketch()
+    s.param("x", np.arange(54.0).reshape(3, 18))
+    s.param("y", np.arange(54.0).reshape(3, 18) + 1)
+    s.param("z", np.arange(3.0))
+    for name in "xyz":
+        s.feed(f"{name}.at", [0, 3 if name in wrong else -1], "int64")
+    rows, others = s.op("gather", "x", "x.at"), s.op("gather", "y", "y.at")
+    parts = [s.op("slice", others, axes=[1], starts=[i], ends=[i + n]) for i, n in ((1, 16), (17, 1))]
+    products = s.op("mul", s.op("slice", rows, axes=[1], starts=[0], ends=[16]), parts[0])
+    sums = s.op("add", s.op("reduce_sum", products, axes=[1]), s.op("gather", "z", "z.at"))
+    s.total(s.op("mul", s.op("reshape", sums, shape=[2, 1]), parts[1]))
+    return s
+
+
 def refusal(executable: Executable, s: Sketch, limits: RunLimits) -> tuple[object, ...]:
     with pytest.raises(ExecutionError) as caught:
         executable.step(s.values, limits=limits)
@@ -60,6 +76,14 @@ def refusal(executable: Executable, s: Sketch, limits: RunLimits) -> tuple[objec
 @pytest.mark.parametrize("make", [gathered_twice, a_quotient_and_an_index, an_index_in_the_last_trip])
 @pytest.mark.parametrize("limits", [RunLimits(), RunLimits(max_trips=4), RunLimits(max_ops=40)])
 def test_the_first_of_several_failures_is_reported(make, limits):
-    s = make()
+    the_same_failure(make(), limits)
+
+
+@pytest.mark.parametrize("wrong", ["x", "y", "z", "xy", "xz", "yz", "xyz"])
+def test_gathers_that_come_early_report_their_failures_in_the_order_of_the_program(wrong):
+    the_same_failure(gathers(wrong), RunLimits())
+
+
+def the_same_failure(s, limits):
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["loss"])
     assert refusal(executable.compiled(), s, limits) == refusal(executable, s, limits)
