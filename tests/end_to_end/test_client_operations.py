@@ -141,10 +141,13 @@ def test_a_call_whose_answer_is_lost_becomes_one_operation(
     assert operation.result(timeout=60)[0]["step"] == 20_000
 
 
-def test_the_example_of_the_page_runs(service: bp.Service, program: bp.Program, capsys: pytest.CaptureFixture[str]):
+def test_the_examples_of_the_page_run(service: bp.Service, session: bp.Session, capsys: pytest.CaptureFixture[str]):
     page = (ROOT / "docs/client/service.md").read_text()
-    code = next(each for each in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "operations" in each)
+    listing, awaiting = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    given = {"np": np, "service": service, "program": service.programs.create(line())}
 
-    exec(code, {"np": np, "service": service, "program": program})  # noqa: S102
+    exec(listing, given)  # noqa: S102
+    assert f"{session.id} 0 {given['program'].id}" in capsys.readouterr().out.splitlines()
 
+    exec(awaiting, given)  # noqa: S102
     assert capsys.readouterr().out.split() == ["1.0", "[-2.", "-4.]"]

@@ -1,7 +1,12 @@
-"""The pages for the first steps: their commands and their code run word for word, and print what the pages show."""
+"""The pages for the first steps and those of the guide: their commands and their code run word for word.
+
+Where a page shows an output, it is the one that its code prints.
+"""
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
 import io
 import json
@@ -13,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from tests.paths import ROOT
@@ -112,22 +119,51 @@ feeds = {"x": x, "y": x.sum(1)}
 document, program, dataset = network.document(), service.programs.create(network), service.datasets.upload(feeds)
 images, labels = np.ones((4, 8, 8)), np.arange(4)
 session, other = (service.create_session(network, optimizer={"type": "adam"}) for _ in range(2))
+batch = feeds
 send_to_the_others = lambda name, gradient: None
 """
 """What the code of the pages below leaves to its reader."""
 
 
-@pytest.mark.parametrize("name", ["training.md", "checkpoints.md", "jobs.md", "datasets.md"])
+def small_model() -> onnx.ModelProto:
+    """logits = flat(input) weight, of any number of images of 8 by 8."""
+    double, batch = onnx.TensorProto.DOUBLE, "batch"
+    weight = onnx.numpy_helper.from_array(np.zeros((64, 10)), "weight")
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Flatten", ["input"], ["flat"]),
+            onnx.helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
+        ],
+        "small",
+        [onnx.helper.make_tensor_value_info("input", double, [batch, 8, 8])],
+        [onnx.helper.make_tensor_value_info("logits", double, [batch, 10])],
+        [weight],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+
+
+def run(code: str, namespace: dict[str, Any]) -> None:
+    """Execute code that may await."""
+    left = eval(compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)  # noqa: S307
+    if left is not None:
+        asyncio.run(left)
+
+
+PAGES = ["training.md", "checkpoints.md", "jobs.md", "datasets.md", "onnx.md", "client/index.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_the_code_of_a_page_runs_with_a_program_a_session_and_a_dataset(
     name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "iris.csv").write_text("sepal_length,petal_length,species\n1.0,2.0,setosa\n")
+    onnx.save(small_model(), tmp_path / "model.onnx")
     codes = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.M | re.S)
     namespace: dict[str, Any] = {}
 
     for code in (GIVEN, *codes):
-        exec(re.sub(r"http://(127.0.0.1|localhost):8080", url, code), namespace)  # noqa: S102
+        run(re.sub(r"http://(127.0.0.1|localhost):8080", url, code), namespace)
 
     assert codes
     namespace["service"].close()

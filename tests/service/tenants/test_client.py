@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,8 +12,10 @@ from itertools import islice
 
 import pytest
 
+import backpass_client
 from backpass_client import AuditEntry, Key, Refused, Service, Tenant, UsageRow, connection
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_PARAMETERS
+from tests.paths import ROOT
 from tests.service.tenants.conftest import Keyed
 from tests.service.tenants.test_access import limits
 
@@ -114,6 +118,21 @@ def test_limits_of_a_tenant_are_set_and_read(admin: Service):
     with pytest.raises(Refused, match="jobs"):
         admin.tenants.set_limits("measured", job=4)
     assert "measured" in [each.tenant for each in admin.tenants.list()]
+
+
+def test_the_example_of_the_page_about_administration_runs(keyed: Keyed, admin: Service, capsys):
+    page = (ROOT / "docs/client/administration.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    try:
+        given = {"bp": backpass_client, "itertools": itertools, "administrator": keyed.keys["admin"]}
+        exec(code.replace("https://backpass.example.org", keyed.served.url), given)  # noqa: S102
+        assert admin.tenants.get("acme").own == {"jobs": 4, "compute_seconds": 3600}
+    finally:
+        admin.tenants.set_limits("acme", jobs=None, compute_seconds=None)
+
+    key, seconds, *entries = capsys.readouterr().out.splitlines()
+    assert re.fullmatch("bp_[a-z2-7]{52}", key) and float(seconds) >= 0
+    assert len(entries) <= 20
 
 
 def test_the_audit_log_is_typed_lazy_and_complete(keyed: Keyed, admin: Service, monkeypatch: pytest.MonkeyPatch):
