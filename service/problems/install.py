@@ -1,4 +1,4 @@
-"""Problems in an application: exception handlers, the page of each code, OpenAPI responses."""
+"""Problems in an application: exception handlers, and the page of each code."""
 
 from __future__ import annotations
 
@@ -15,105 +15,17 @@ from starlette.responses import JSONResponse, Response
 
 from core.ir.errors import CoreError
 from service.engine.protocol import EngineError
-from service.problems.document import (
-    MEDIA_TYPE,
-    FieldError,
-    HttpProblem,
-    new_request_id,
-    problem_body,
-    problem_response,
-)
+from service.problems.described import responses
+from service.problems.document import HttpProblem, new_request_id, problem_response
 from service.problems.resources import allowed, without_slash
 from service.problems.translate import from_exception
 from service.problems.types import CODES, ProblemType
 
-__all__ = ["EXPECTED", "answer", "components", "install", "responses"]
+__all__ = ["EXPECTED", "answer", "install"]
 
 log = logging.getLogger("backpass.problems")
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-EXAMPLE_ID = "req_5f3a9c1e07d24b86a1c95e3f70"
-LOCATION = {"type": "object", "description": "Position in the program: block, op, type, slot, variable."}
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "description": "A problem document (RFC 9457): why the service could not do as the request says.",
-    "required": ["type", "title", "status", "detail", "instance", "code", "request_id", "retryable"],
-    "properties": {
-        "type": {"type": "string", "description": "Path of the page that explains this code."},
-        "title": {"type": "string", "description": "Short name of the code."},
-        "status": {"type": "integer", "description": "The HTTP status."},
-        "detail": {"type": "string", "description": "The cause of this problem, for humans."},
-        "instance": {"type": "string", "description": "Path and id of the request."},
-        "code": {
-            "type": "string",
-            "enum": sorted(CODES),
-            "description": "The kind of problem. `GET /problems/{code}` explains it.",
-        },
-        "request_id": {"type": "string", "description": "Id of the request, as in the log of the service."},
-        "retryable": {"type": "boolean", "description": "Whether the same request may succeed when it is sent again."},
-        "reason": {"type": "string", "description": "A more specific code."},
-        "location": LOCATION,
-        "errors": {
-            "type": "array",
-            "description": "The single mistakes of the request, at most 50.",
-            "maxItems": 50,
-            "items": {
-                "type": "object",
-                "required": ["pointer", "code", "detail"],
-                "properties": {
-                    "pointer": {
-                        "type": "string",
-                        "description": "JSON pointer into the body; empty if the error is elsewhere.",
-                    },
-                    "parameter": {
-                        "type": "string",
-                        "description": "The path, query or header parameter with the error.",
-                    },
-                    "code": {"type": "string", "description": "The kind of mistake, a stable word."},
-                    "detail": {"type": "string", "description": "The mistake as a sentence, without the value."},
-                    "location": LOCATION,
-                    "suggestion": {"type": "string", "description": "A name or value that would be valid."},
-                },
-            },
-        },
-        "errors_truncated": {"type": "boolean", "description": "Whether there are more errors than listed."},
-    },
-}
-
-KIND: dict[str, Any] = {
-    "type": "object",
-    "description": "A kind of problem.",
-    "required": ["code", "title", "statuses", "retryable", "meaning", "remedy", "href"],
-    "properties": {
-        "code": {"type": "string", "description": "The code, as in a problem."},
-        "title": {"type": "string", "description": "Short name of the code."},
-        "statuses": {
-            "type": "array",
-            "items": {"type": "integer"},
-            "description": "HTTP statuses, the usual one first.",
-        },
-        "retryable": {"type": "boolean", "description": "Whether the same request may succeed when it is sent again."},
-        "meaning": {"type": "string", "description": "The cause."},
-        "remedy": {"type": "string", "description": "The action that a client can take."},
-        "href": {"type": "string", "description": "Path of the page that explains this code."},
-    },
-}
-KINDS: dict[str, Any] = {
-    "type": "object",
-    "description": "All kinds of problems.",
-    "required": ["problems"],
-    "properties": {
-        "problems": {
-            "type": "array",
-            "items": {"$ref": "#/components/schemas/ProblemKind"},
-            "description": "All kinds of problems, by subject.",
-        }
-    },
-}
-
-PROBLEM = {"$ref": "#/components/schemas/Problem"}
-RESPONSE = {"$ref": "#/components/responses/Problem"}
-
 EXPECTED = (
     HttpProblem,
     EngineError,
@@ -193,37 +105,6 @@ async def answer(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     request_id = request.scope.get("state", {}).get("request_id") or new_request_id()
     return problem_response(problem, request_id, request.url.path)
-
-
-def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` argument of a route that may answer with these codes: one entry per status.
-
-    Each refers to the one response of the document for problems, and its description lists the codes:
-    responses("invalid-json", "invalid-program") -> {400: {...}, 422: {...}}
-    """
-    answers: dict[int | str, dict[str, Any]] = {}
-    for code in codes:
-        entry = answers.setdefault(CODES[code].status, {**RESPONSE, "description": ""})
-        entry["description"] = f"{entry['description']} `{code}`".strip()
-    return answers
-
-
-def components() -> dict[str, dict[str, Any]]:
-    """The parts of an OpenAPI document to which the `responses` of all routes refer."""
-    kind = CODES["shape-mismatch"]
-    error = FieldError("/feeds/x/shape", kind.code, "the shape [3, 2] needs 6 numbers, and data has 5")
-    example = problem_body(HttpProblem(kind.code, error.detail, errors=[error]), EXAMPLE_ID, "/v1/gradients")
-    response = {
-        "description": "A problem document (RFC 9457).",
-        "content": {MEDIA_TYPE: {"schema": PROBLEM}},
-        "headers": {"Retry-After": {"$ref": "#/components/headers/RetryAfter"}},
-    }
-    wait = {"schema": {"type": "integer"}, "description": "Seconds to wait before the next try, with 429 and 503."}
-    return {
-        "schemas": {"Problem": {**SCHEMA, "examples": [example]}, "ProblemKind": KIND, "ProblemKinds": KINDS},
-        "responses": {"Problem": response},
-        "headers": {"RetryAfter": wait},
-    }
 
 
 def _facts(kind: ProblemType) -> dict[str, Any]:

@@ -26,13 +26,6 @@ LINE = component(
 )
 
 HOT_PROBLEMS = (
-    "invalid-json",
-    "invalid-tensor-file",
-    "not-acceptable",
-    "body-timeout",
-    "body-too-large",
-    "unsupported-media-type",
-    "unsupported-encoding",
     "invalid-request",
     "limit-exceeded",
     "shape-mismatch",
@@ -47,6 +40,7 @@ HOT_PROBLEMS = (
     "storage-unavailable",
     "deadline-exceeded",
 )
+"""Codes of calls of a worker. `service.schemas.common_answers` adds those of bodies and of the header Accept."""
 
 
 def accepts(

@@ -230,7 +230,7 @@ async def resume_job(request: Request, job_id: JobId) -> Response:
             "content": {JSON: {"example": EVENTS}, EVENT_STREAM: {"schema": {"type": "string"}, "example": STREAM}},
         },
         204: {"description": "The job has ended, and the client has all its events: do not connect again."},
-        **responses("not-found", "not-acceptable", "invalid-request", "quota-exceeded", "draining"),
+        **responses("not-found", "invalid-request", "quota-exceeded", "draining"),
     },
     openapi_extra={
         "parameters": [

@@ -124,7 +124,7 @@ async def get_operation_result(request: Request, operation_id: OperationId) -> R
         200: {"description": "The operation after the request.", "content": {JSON: {"example": VIEW}}},
         **responses("not-found", "precondition-failed", "invalid-request"),
     },
-    openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}} | IF_MATCH,
+    openapi_extra=IF_MATCH,
 )
 async def cancel_operation(request: Request, operation_id: OperationId) -> Response:
     """Stop the call of the operation. Safe to repeat; an ended operation stays as it is.

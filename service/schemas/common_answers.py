@@ -7,6 +7,7 @@ from typing import Any
 
 from service.http.direct_answers import LIVE
 from service.http.idempotency import SECRETS
+from service.http.request_body import JSON, SAFETENSORS
 from service.problems import CODES, responses
 
 __all__ = ["add_common_answers"]
@@ -19,6 +20,10 @@ BODY = ("body-timeout", "body-too-large", "unsupported-media-type", "unsupported
 """Codes of operations with a body."""
 OF_JSON = ("invalid-json", "limit-exceeded")
 """Codes of operations whose body can be JSON."""
+OF_FILES = ("invalid-tensor-file",)
+"""Codes of operations whose body can be a safetensors file."""
+NEGOTIATED = ("not-acceptable",)
+"""Codes of operations that answer with JSON or with a safetensors file, as the header Accept says."""
 LIMITED = ("quota-exceeded",)
 """Codes of operations that may compute, store or go on as an operation of their own."""
 REPEATED = ("idempotency-in-flight", "outcome-unknown", "idempotency-conflict")
@@ -45,8 +50,12 @@ def _codes(path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
         yield from REPEATED if method == "post" else ()
     if "requestBody" in operation:
         yield from BODY
-        if "application/json" in operation["requestBody"]["content"]:
+        if JSON in operation["requestBody"]["content"]:
             yield from OF_JSON
+        if SAFETENSORS in operation["requestBody"]["content"]:
+            yield from OF_FILES
+    if any({JSON, SAFETENSORS} <= answer.get("content", {}).keys() for answer in operation["responses"].values()):
+        yield from NEGOTIATED
     if path.startswith("/v1/sessions/{session_id}"):
         yield from OF_SESSION
 

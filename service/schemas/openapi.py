@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from service.problems import components
+from service.problems import components, is_problem, show
 from service.schemas.access import add_access
 from service.schemas.common_answers import add_common_answers
 from service.schemas.components import SCHEMAS, definitions, resolved
@@ -46,8 +46,20 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         _shorten(schema)
         for member in schema.get("properties", {}).values():
             _say_default(member)
+    _show_problems(document)
     _share(document)
     return document
+
+
+def _show_problems(document: dict[str, Any]) -> None:
+    """Give each error response of an operation an example of its own: that of the schema has another status."""
+    examples = document["components"].setdefault("examples", {})
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            answers = operation["responses"]
+            answers |= {
+                status: show(each, int(status), examples) for status, each in answers.items() if is_problem(each)
+            }
 
 
 def _restore_examples(document: dict[str, Any], app: FastAPI) -> None:
@@ -159,11 +171,7 @@ def _share_parts(
             name = "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z]+", name_of(part, key)))
             number = 1 + sum(other.rstrip("0123456789") == name for other in shared)
             named[text] = name if number == 1 else f"{name}{number}"
-            of = part.get("$ref", "").rpartition("/")[2]  # a problem: its component has another description
-            shared[named[text]] = {
-                **shared.get(of, {}),
-                **{name: each for name, each in part.items() if name != "$ref"},
-            }
+            shared[named[text]] = part
         holder[key] = {"$ref": f"#/components/{kind}/{named[text]}"}
 
 

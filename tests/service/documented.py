@@ -6,7 +6,7 @@ import re
 
 import httpx
 
-from tests.service.openapi import OPERATIONS
+from tests.service.openapi import DOCUMENT, OPERATIONS
 
 __all__ = ["check_documented"]
 
@@ -16,12 +16,15 @@ ROUTES = [
 ]
 
 PROBLEM = "application/problem+json"
+MEMBERS = DOCUMENT["components"]["schemas"]["Problem"]["properties"].keys()
+OF_PROBLEMS = {"Retry-After", "WWW-Authenticate", "Accept", "Content-Range"}
+"""Headers that tell a client what to do next."""
 BEFORE_ROUTING = (421, 431)
 """Statuses of answers to requests that never reach an operation."""
 
 
 def check_documented(answer: httpx.Response) -> None:
-    """Assert that the status, the code of a problem and the header ETag are in the document.
+    """Assert that the status, the header ETag, and the code, members and headers of a problem are in the document.
 
     An answer of a route that is not there, or to a method that it lacks, is not checked.
     """
@@ -34,7 +37,12 @@ def check_documented(answer: httpx.Response) -> None:
                 assert promised is not None, f"{where} is not in the OpenAPI document"
                 assert "etag" not in answer.headers or "ETag" in promised.get("headers", {}), f"ETag of {where}"
             elif answer.headers.get("content-type") == PROBLEM and answer.status_code not in BEFORE_ROUTING:
-                code = answer.json()["code"] if answer.read() else ""  # HEAD has no content
-                shown = "" if promised is None else promised["description"]
+                document = answer.json() if answer.read() else {"code": ""}  # HEAD has no content
+                code, shown = document["code"], "" if promised is None else promised["description"]
+                assert document.keys() <= MEMBERS or not code, f"members of {where} that no schema has"
+                sent = {name for name in OF_PROBLEMS if name in answer.headers}
+                headers = {} if promised is None else promised.get("headers", {})
+                assert sent <= headers.keys(), f"headers of {where} {code}"
+                assert "Retry-After" in sent or not (answer.status_code in (429, 503) and document.get("retryable"))
                 assert f"`{code}`" in shown or not code, f"{where} {code} is not in the OpenAPI document"
             return

@@ -29,8 +29,19 @@ def _operation(operation: dict[str, Any]) -> dict[str, Any]:
     return {
         **operation,
         "parameters": [whole(DOCUMENT, each) for each in operation.get("parameters", ())],
-        "responses": {status: whole(DOCUMENT, each) for status, each in operation["responses"].items()},
+        "responses": {status: _response(each) for status, each in operation["responses"].items()},
     }
+
+
+def _response(response: dict[str, Any]) -> dict[str, Any]:
+    found = whole(DOCUMENT, response)
+    content = {
+        kind: {**each, "examples": {name: whole(DOCUMENT, example) for name, example in each["examples"].items()}}
+        if "examples" in each
+        else each
+        for kind, each in found.get("content", {}).items()
+    }
+    return {**found, "content": content} if content else found
 
 
 OPERATIONS: list[tuple[str, str, dict[str, Any]]] = [

@@ -205,11 +205,13 @@ def test_every_code_can_be_documented():
     answers = problems.responses(*CODES)
 
     assert set(answers) == {kind.status for kind in CODES.values()}
-    assert {each["$ref"] for each in answers.values()} == {"#/components/responses/Problem"}
     assert "`worker-lost`" in answers[503]["description"]
-    shared = problems.components()
-    media = shared["responses"]["Problem"]["content"]["application/problem+json"]
+    shared, examples = problems.components(), {}
+    shown = {status: problems.show(each, status, examples) for status, each in answers.items()}
+    media = shown[503]["content"]["application/problem+json"]
     assert media["schema"] == {"$ref": "#/components/schemas/Problem"} and "Problem" in shared["schemas"]
+    assert media["examples"]["no-capacity"] == {"$ref": "#/components/examples/no-capacity"}
+    assert examples["no-capacity"]["value"]["status"] == 503
     (example,) = shared["schemas"]["Problem"]["examples"]
     assert example.keys() <= shared["schemas"]["Problem"]["properties"].keys()
 
