@@ -78,7 +78,6 @@ def _add_calls(state: State, settings: Settings, engine: Engine, tracing: Tracin
     state.admission = Admission(
         settings, lambda method, route, status: state.metrics.request(method, route, status, 0.0, 0)
     )
-    state.streams = Streams(settings.streams)
 
 
 def _add_stores(state: State, settings: Settings, engine: Engine) -> None:
@@ -104,6 +103,7 @@ def _add_tenants(state: State, settings: Settings, engine: Engine) -> None:
     """Keys, quotas and usage."""
     state.tenancy = tenancy = Tenancy(settings, state.store)
     state.gatekeeper = Gatekeeper(tenancy.ring, tenancy.quotas, state.metrics, origins_of(settings))
+    state.streams = Streams(settings.streams, tenancy.ring.allows)
     state.metrics.registry.register(tenancy.usage)
     engine.on_spent(lambda tenant, seconds: tenancy.usage.add(tenant, "compute_seconds", seconds))
     state.programs.limit_of = lambda tenant: tenancy.quotas.limits(tenant).programs

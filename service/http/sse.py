@@ -2,7 +2,8 @@
 
 A stream reads its events from a `Source` by number, so that it holds no more than one page of them, and a slow reader
 delays nobody. `Ring` is a source in memory; stored events are another one. The answer ends after an hour, when the
-source has ended, or with the event `shutdown` when the service stops; browsers then connect again by themselves.
+source or the key of its client has ended, or with the event `shutdown` when the service stops; browsers then connect
+again by themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.caller import CALLER, Caller
 from service.http.entity_tags import VARIES
 from service.problems import HttpProblem, wrong_parameter
 
@@ -29,6 +31,7 @@ EVENT_STREAM = "text/event-stream"
 KEPT = 10_000
 PAGE = 500
 KEEP_ALIVE_S = 15.0
+KEY_S = 2.0  # between two looks at the key of a client
 LONGEST_S = 3600.0
 RETRY_MS = 1000
 MOST = 2**53
@@ -114,9 +117,9 @@ class Ring:
 class Streams:
     """The open streams of one process: a limit for each tenant, and the end of all when the service stops."""
 
-    def __init__(self, limit: int) -> None:
-        """limit: most open streams of one tenant."""
-        self.limit = limit
+    def __init__(self, limit: int, allows: Callable[[Caller], bool] = lambda caller: True) -> None:
+        """limit: most open streams of one tenant. allows: whether the stream of a caller may go on."""
+        self.limit, self.allows = limit, allows
         self.open: Counter[str] = Counter()
         self.closing = asyncio.Event()
 
@@ -160,6 +163,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._streams, self._tenant, self._source, self._after = streams, tenant, source, after
         self._keep_alive, self._longest, self._clock = keep_alive, longest, clock
+        self._caller = CALLER.get()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.place(self._tenant):
@@ -172,9 +176,14 @@ class EventStream(Response):
 
     async def _events(self, send: Send) -> None:
         at, end, sent = self._after, self._clock() + self._longest, self._clock()
+        looked = sent
         closing = asyncio.ensure_future(self._streams.closing.wait())
         try:
             while self._clock() < end:
+                if self._clock() - looked >= KEY_S:
+                    looked = self._clock()
+                    if not self._streams.allows(self._caller):
+                        return
                 page = await self._source.after(at, PAGE)
                 if not page.oldest - 1 <= at <= page.newest:  # dropped meanwhile, or counted by another process
                     await _send(send, _unnumbered("reset", {"oldest": page.oldest}))
@@ -191,7 +200,7 @@ class EventStream(Response):
                     if self._clock() - sent >= self._keep_alive:
                         await _send(send, b": still here\n\n")
                         sent = self._clock()
-                    left = min(end, sent + self._keep_alive) - self._clock()
+                    left = min(end, sent + self._keep_alive, looked + KEY_S) - self._clock()
                     await self._wait(at, max(0.0, left), closing)
         finally:
             closing.cancel()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from service.caller import Caller
 from service.store.errors import StorageError
 from service.store.store import Store, StoreClosed
 from service.tenants import table
@@ -57,6 +58,13 @@ class KeyRing:
     def by_id(self, id: str | None) -> Key | None:
         """The key with this id; None if there is none."""
         return next((key for key in self._keys.values() if key.id == id), None)
+
+    def allows(self, caller: Caller) -> bool:
+        """Whether an answer that `caller` was allowed to read may go on: the key has not ended since."""
+        if not self.is_needed:
+            return True
+        key = self.by_id(caller.key)
+        return key is not None and key.is_live(time.time())
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -200,6 +200,24 @@ def test_an_administrator_makes_rotates_and_revokes_a_key_over_http(keyed):
         problem(admin.delete(f"/v1/keys/{file_key['id']}"), 409, "invalid-state")
 
 
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_stream_of_events_ends_with_its_key(keyed, end):
+    accept = {"accept": "text/event-stream"}
+    with keyed.client("admin") as admin, keyed.client("one") as one, opened(one, SKETCH) as path:
+        ttl = {"ttl_s": 3} if end == "expired" else {}
+        made = admin.post("/v1/keys", json={"tenant": "acme", "name": "reader of events", **ttl}).json()
+        with (
+            keyed.client(made["key"]) as own,
+            own.stream("GET", f"{path}/events", headers=accept, timeout=12) as stream,
+        ):
+            assert stream.status_code == 200
+            if end == "revoked":
+                admin.delete(f"/v1/keys/{made['id']}")
+            received = b"".join(stream.iter_raw())  # a stream that goes on sends nothing for 15 s: ReadTimeout
+
+    assert b"still here" not in received
+
+
 def test_the_list_of_keys_has_pages_and_no_secret(keyed):
     with keyed.client("admin") as admin:
         found, token = [], ""

@@ -12,6 +12,7 @@ import time
 import pytest
 from sqlalchemy import text
 
+from service.caller import LOCAL, Caller
 from service.cli.main import main
 from service.store.store import Store
 from service.tenants import actions, audit, table
@@ -72,6 +73,17 @@ def test_a_ring_finds_live_keys_and_follows_changes_by_other_processes(store, ma
     run(ring.refresh())
     assert not ring.find(made["key"].encode()).is_live(time.time())
     assert ring.is_needed  # the end of the last key does not open the service
+
+
+def test_the_first_key_ends_the_calls_of_those_who_have_none(store):
+    ring = KeyRing(store)
+    ring.load_now()
+    assert ring.allows(LOCAL)
+    made = create(store)
+    run(ring.refresh())
+    assert not ring.allows(LOCAL)
+    assert ring.allows(Caller("acme", made["id"], frozenset({"read"})))
+    assert not ring.allows(Caller("acme", "key_of_nobody", frozenset({"read"})))
 
 
 def test_a_refresh_without_changes_reads_no_keys(store, monkeypatch):
