@@ -251,7 +251,10 @@ class Settings(BaseSettings):
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
     binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors or ONNX body.")
     body_bytes_in_flight: int = Field(
-        2 * GIB, gt=0, description="Limit of the sum of all bodies above 64 KiB that are received or used at a time."
+        2 * GIB,
+        gt=0,
+        description="Limit of the sum of all bodies above 64 KiB that are received or used at a time. A tenant with "
+        "a key that sends several leaves half of the room to others.",
     )
     answer_bytes_in_flight: int = Field(
         2 * GIB, gt=0, description="Limit of the sum of all answers above 1 MiB that are being sent at a time."

@@ -9,7 +9,7 @@ gate passes it although others fill it.
 * other calls that may need a worker: one gate, as wide as the queue of the workers
 * uploads of large bodies: one gate, because a slow upload must not take the place of a call
 * everything else (documentation, lists, metrics): one narrow gate
-* bytes of bodies that are being received or used: one gate that counts bytes
+* bytes of bodies that are being received or used: one gate that counts bytes, of which a tenant with a key leaves half
 
 `/healthz/live` passes no gate.
 """
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.caller import LOCAL
 from service.fair_line import FairLine, Turns
 from service.http.pacer import Pacer
 from service.problems import HttpProblem
@@ -74,13 +75,20 @@ class Gate:
     """A bound on the sum of weights of the requests that have passed and not yet left."""
 
     def __init__(
-        self, limit: int, what: str, empty: Callable[[], object] = lambda: None, *, shared: bool = False
+        self,
+        limit: int,
+        what: str,
+        empty: Callable[[], object] = lambda: None,
+        *,
+        shared: bool = False,
+        halved: bool = False,
     ) -> None:
         """what: the requests that it counts, for problem documents. empty: called when the last request leaves.
 
         shared: whether a tenant with less than its share passes when others fill the gate, up to twice the limit.
+        halved: whether a tenant that has more than one request inside leaves half of the room to others.
         """
-        self.limit, self.what, self._empty, self._shared = limit, what, empty, shared
+        self.limit, self.what, self._empty, self._shared, self._halved = limit, what, empty, shared, halved
         self.inside = 0
         self._of: dict[str, int] = {}  # tenant -> its part of `inside`
         self.waiting: FairLine[Ticket] = FairLine()
@@ -89,8 +97,8 @@ class Gate:
 
     def enter(self, ticket: Ticket, refuse: Callable[[Ticket], None]) -> bool:
         """Whether `ticket` passes now. Otherwise it starts later, or is refused after ROOM_S."""
-        if (not self.waiting and self._fits(ticket)) or (
-            not self.waiting.of(ticket.tenant) and self._has_share(ticket)
+        if not self.waiting.of(ticket.tenant) and (
+            (self._fits(ticket) and not self._heads()) or self._has_share(ticket)
         ):
             self._pass(ticket)
             return True
@@ -127,7 +135,19 @@ class Gate:
         return HttpProblem("queue-full", detail, headers={"Retry-After": str(self.retry_after)})
 
     def _fits(self, ticket: Ticket) -> bool:
-        return not self.inside or self.inside + ticket.weight <= self.limit
+        has_room = not self.inside or self.inside + ticket.weight <= self.limit
+        return has_room and not self._has_half(ticket)
+
+    def _has_half(self, ticket: Ticket) -> bool:
+        """Whether the tenant would have more than half of the room that others leave. Its first request may."""
+        own = self._of.get(ticket.tenant, 0)
+        if not self._halved or not own or ticket.tenant == LOCAL.tenant:
+            return False
+        return 2 * (own + ticket.weight) > self.limit - (self.inside - own)
+
+    def _heads(self) -> list[Ticket]:
+        """The first waiting request of each tenant that does not wait for its own ones."""
+        return [each for each in self.waiting.heads() if not self._has_half(each)] if self.waiting else []
 
     def _has_share(self, ticket: Ticket) -> bool:
         """Whether the tenant has less than its share of a gate that others fill."""
@@ -144,8 +164,7 @@ class Gate:
         self._turns.took(ticket.tenant)
 
     def _admit(self) -> None:
-        while self.waiting:
-            heads = sorted(self.waiting.heads(), key=self._turns.rank)
+        while heads := sorted(self._heads(), key=self._turns.rank):
             ticket = heads[0] if self._fits(heads[0]) else next(filter(self._has_share, heads), None)
             if ticket is None:
                 break
@@ -187,7 +206,7 @@ class Admission:
         self.calls = Gate(workers * (1 + self.settings.queue_per_worker), "calls", shared=True)
         self.light = Gate(LIGHT, "requests", shared=True)
         self.uploads = Gate(UPLOADS, "uploads", shared=True)
-        self.body_bytes = Gate(self.settings.body_bytes_in_flight, "bytes of bodies")
+        self.body_bytes = Gate(self.settings.body_bytes_in_flight, "bytes of bodies", halved=True)
 
     def gates(self, path: str, body_bytes: int | None, tenant: str = "") -> list[Gate]:
         """The gates that a request passes, in order. body_bytes: the declared size of its body; None if unknown."""

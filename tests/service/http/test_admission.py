@@ -29,8 +29,8 @@ class Visits:
         self.log: list[str] = []
         self.tickets: dict[str, Ticket] = {}
 
-    def arrive(self, name: str, weight: int = 1) -> None:
-        ticket = self.tickets[name] = Ticket(self.gate, lambda: self.log.append(f"{name} starts"), weight)
+    def arrive(self, name: str, weight: int = 1, tenant: str = "") -> None:
+        ticket = self.tickets[name] = Ticket(self.gate, lambda: self.log.append(f"{name} starts"), weight, tenant)
         if self.gate.enter(ticket, lambda _: self.log.append(f"{name} refused")):
             ticket.start()
 
@@ -64,6 +64,28 @@ async def test_a_request_larger_than_the_limit_passes_an_empty_gate():
     visits = Visits(Gate(10, "bytes"))
     visits.arrive("a", 25)
     assert visits.log == ["a starts"]
+
+
+async def test_a_tenant_with_large_bodies_leaves_half_of_the_room_to_others():
+    visits = Visits(Gate(20, "bytes", halved=True))
+    visits.arrive("large", 9, "one")
+    visits.arrive("second", 9, "one")  # waits for the first one alone
+    visits.arrive("other", 9, "two")
+    visits.arrive("small", 1, "two")
+    visits.arrive("third", 1, "three")
+    assert visits.log == ["large starts", "other starts", "third starts"]
+
+    visits.tickets["other"].release()
+    assert visits.log[3:] == ["small starts"]
+    visits.tickets["large"].release()
+    assert visits.log[4:] == ["second starts"]
+
+
+async def test_a_service_without_keys_gives_all_of_its_room_to_its_one_tenant():
+    visits = Visits(Gate(20, "bytes", halved=True))
+    for name in "abc":
+        visits.arrive(name, 9, "local")
+    assert visits.log == ["a starts", "b starts"]
 
 
 async def test_a_request_that_waits_too_long_is_refused(monkeypatch):
