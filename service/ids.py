@@ -1,14 +1,20 @@
-"""Ids of stored things: a prefix that names the kind, and 26 characters that no path or log line can misread."""
+"""Ids of stored things: a prefix that names the kind, and 26 characters that no path or log line can misread. And the
+names that people give to them."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from base64 import b32encode
 from collections import Counter
 from contextvars import ContextVar
 
-__all__ = ["REPEATABLE", "Repeatable", "new_id", "random_id"]
+__all__ = ["ONE_LINE", "REPEATABLE", "Repeatable", "new_id", "random_id"]
+
+ONE_LINE = re.compile(r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$")
+"""A name in one line: without control characters, which terminals obey, without ends of lines, and without characters
+that change the direction of the text behind the name."""
 
 
 class Repeatable:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from service.ids import ONE_LINE
+
 __all__ = ["MUST_BE", "said"]
 
 MUST_BE = "must be "
@@ -75,6 +77,8 @@ def said(mistake: Mapping[str, Any]) -> str:
             found = ID_PATTERN.search(context["pattern"])
             if found is not None and found[1] in THINGS:
                 return f"{MUST_BE}the id of {THINGS[found[1]]}: {found[1]} and 26 characters"
+            if context["pattern"] == ONE_LINE.pattern:
+                return f"{MUST_BE}one line, without characters that control a terminal or the direction of text"
             return f"must match the pattern {context['pattern']}"
         case _ if kind in TOO_LONG:
             count = context["max_length" if kind.endswith("long") else "min_length"]

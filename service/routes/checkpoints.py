@@ -28,6 +28,7 @@ from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.state import calls, checkpoints, objects, quotas, settings
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
+from service.schemas.members import LINE
 from service.sessions.merge_patch import merged
 from service.store.checkpoints import StoredCheckpoint
 from service.store.directory import refusal
@@ -118,7 +119,7 @@ async def page_of(request: Request, size: int, token: str, session: str | None, 
 async def upload_checkpoint(
     request: Request,
     name: Annotated[
-        str | None, Query(max_length=128, pattern=schemas.TEXT, description=NAMED_IN_QUERY + "Name for people.")
+        str | None, Query(max_length=128, pattern=LINE, description=NAMED_IN_QUERY + "Name for people.")
     ] = None,
     ttl_s: Annotated[
         float | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.gradients import Deadline
-from service.schemas.members import LABELS, NAME, Created, LossName, NextPage, Targets
+from service.schemas.members import LABELS, LINE, NAME, Created, Label, LabelName, LossName, NextPage, Targets
 from service.schemas.programs import Strict
 from service.schemas.session_answers import VersionAnswer
 from service.schemas.sessions import OPTIMIZER
@@ -16,7 +16,6 @@ from service.schemas.times import End, FormerEnd, Future, former
 
 __all__ = [
     "LONGEST_S",
-    "TEXT",
     "CheckpointPage",
     "CheckpointView",
     "CreateCheckpoint",
@@ -27,13 +26,10 @@ __all__ = [
     "UploadCheckpoint",
 ]
 
-TEXT = r"^[^\x00-\x1f\x7f]*$"
 LONGEST_S = 10 * 365 * 86_400.0
 
-Label = Annotated[str, Field(max_length=256, pattern=TEXT)]
-LabelName = Annotated[str, Field(min_length=1, max_length=64, pattern=TEXT)]
 Labels = Annotated[dict[LabelName, Label], Field(max_length=64), LABELS]
-Name = Annotated[str, Field(max_length=128, pattern=TEXT), NAME]
+Name = Annotated[str, Field(max_length=128, pattern=LINE), NAME]
 Ttl = Annotated[
     float | None,
     Field(gt=0, le=LONGEST_S, description="Seconds after which the checkpoint is deleted; by default never."),

@@ -10,7 +10,7 @@ from service.datasets.dataset import DATASET_ID
 from service.datasets.options import TEXT, Floats, Format, Missing
 from service.datasets.uploads import UPLOAD_ID
 from service.objects.tensor_file import CODES
-from service.schemas.members import LABELS, NAME, Created, Dtype, NextPage
+from service.schemas.members import LABELS, LINE, NAME, Created, Dtype, Label, NextPage
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensors
 from service.schemas.times import End, Future
@@ -27,11 +27,12 @@ __all__ = [
     "UploadView",
 ]
 
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"), NAME]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=LINE), NAME]
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,64}$")]
 Labels = Annotated[
     dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,64}$")],
-        Annotated[str, Field(max_length=256)],
+        LabelName,
+        Label,
     ],
     Field(max_length=64),
     LABELS,
@@ -136,7 +137,7 @@ class ChangeDataset(Strict):
     """A merge patch: members to change."""
 
     name: Name | None = Field(None, description="A new name.")
-    labels: dict[str, str | None] | None = Field(None, description="Labels to set; null removes one.")
+    labels: dict[LabelName, Label | None] | None = Field(None, description="Labels to set; null removes one.")
     expires_at: Future | None = Field(
         None, description="Another time in the future, in seconds since 1970; null keeps the dataset."
     )

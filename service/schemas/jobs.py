@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, mod
 from service.jobs.job import REASONS
 from service.jobs.waiting import WAITS
 from service.schemas.gradients import Name
-from service.schemas.members import LABELS, NAME, Created, NextPage
+from service.schemas.members import LABELS, LINE, NAME, Created, Label, LabelName, NextPage
 from service.schemas.programs import Strict
 from service.schemas.sessions import CreateSession, given
 
@@ -154,12 +154,8 @@ class CreateJob(CreateSession, OpenSession):
         None, gt=0, le=DAYS_90, description="Seconds after the submission at which the job ends in any case."
     )
     priority: Annotated[int, Field(ge=0, le=9), PRIORITY] = 5
-    name: Annotated[str, Field(max_length=128), NAME] = ""
-    labels: Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=256)]],
-        Field(max_length=32),
-        LABELS,
-    ] = Field({})
+    name: Annotated[str, Field(max_length=128, pattern=LINE), NAME] = ""
+    labels: Annotated[dict[LabelName, Label], Field(max_length=32), LABELS] = Field({})
 
     @field_validator(*OF_SESSION, mode="before")
     @classmethod

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from service.ids import ONE_LINE
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
     "LABELS",
+    "LINE",
     "NAME",
     "PROGRAM",
     "Created",
@@ -18,6 +20,8 @@ __all__ = [
     "FeedValues",
     "Fetched",
     "GradientValues",
+    "Label",
+    "LabelName",
     "LossName",
     "NextPage",
     "OpType",
@@ -35,6 +39,10 @@ PROGRAM: Any = Field(description="A program: its blocks of ops, and the function
 LABELS: Any = Field(description="Labels, for people and tools: name -> text.")
 NAME: Any = Field(description="Name for people; it need not be unique.")
 """Descriptions of members whose types or bounds differ between resources."""
+LINE = ONE_LINE.pattern
+"""Pattern of a name or a label."""
+Label = Annotated[str, Field(max_length=256, pattern=LINE)]
+LabelName = Annotated[str, Field(min_length=1, max_length=64, pattern=LINE)]
 
 NextPage = Annotated[str | None, Field(description="`page_token` of the next page; null on the last one.")]
 Created = Annotated[float, Field(description="Time of creation, in seconds since 1970.")]

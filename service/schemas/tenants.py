@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from service.schemas.members import Created, NextPage
+from service.schemas.members import LINE, Created, NextPage
 from service.schemas.programs import Strict
 from service.schemas.times import End, FormerEnd, former
 
@@ -45,7 +45,9 @@ class CreateKey(Strict):
     tenant: TenantName
     name: Annotated[str, PURPOSE] = Field(
         "key",
-        pattern=r"^[^\x00-\x1f\x7f]{1,128}$",
+        min_length=1,
+        max_length=128,
+        pattern=LINE,
         examples=["ci"],
     )
     scopes: Annotated[list[Scope], SCOPES] = Field(

@@ -7,8 +7,9 @@ import urllib.parse
 import numpy as np
 import pytest
 
+from service.schemas.examples import SAMPLE_CHECKPOINT, SAMPLE_DATASET, SAMPLE_SESSION
 from tests.programs import Sketch
-from tests.service.wire import array, file_of, opened, read_file, tensor, tensors
+from tests.service.wire import array, file_of, opened, problem, read_file, tensor, tensors
 
 NAMES = {"x": "/encoder/input:0", "w": "0.weight", "y": "/encoder/Add_output_0"}
 
@@ -72,3 +73,40 @@ def test_a_value_on_a_tape_is_read_by_a_name_that_starts_with_a_slash(client, es
     assert answer.status_code == 200, answer.text
     assert array(client.get(f"{path}/values/{name}").json()["value"]).tolist() == [4.0, 9.0]
     client.delete(path)
+
+
+UNSEEN = ["two\nlines", "\x1b[31mred", "\x9b31mred", "a\u2028b", "gnp.\u202egpj", "\u2066x"]
+"""Names that another line, another colour of a terminal or another direction of the text would follow."""
+NAMED = [
+    ("POST", "/v1/keys", {"tenant": "acme"}, 128),
+    ("POST", "/v1/jobs", {}, 128),
+    ("POST", "/v1/datasets", {"columns": {}}, 128),
+    ("PATCH", f"/v1/datasets/{SAMPLE_DATASET}", {}, 128),
+    ("POST", f"/v1/sessions/{SAMPLE_SESSION}/checkpoints", {}, 128),
+    ("PATCH", f"/v1/checkpoints/{SAMPLE_CHECKPOINT}", {}, 128),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "longest"), NAMED, ids=[f"{m} {p}" for m, p, *_ in NAMED])
+def test_a_name_for_people_is_one_line_that_changes_no_text_around_it(client, method, path, body, longest):
+    for name in (*UNSEEN, "x" * (longest + 1)):
+        errors = problem(client.request(method, path, json={**body, "name": name}), 422, "invalid-request")["errors"]
+        assert "/name" in [each["pointer"] for each in errors], name
+    fine = "\u0627\u0644\u0646\u0645\u0648\u0630\u062c \U0001f469\u200d\U0001f52c"  # Arabic, and a joined emoji
+    answer = client.request(method, path, json={**body, "name": fine})
+    assert answer.status_code < 300 or "/name" not in [each["pointer"] for each in answer.json().get("errors", [])]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), [row[:3] for row in NAMED[1:]], ids=[f"{m} {p}" for m, p, *_ in NAMED[1:]]
+)
+def test_a_label_is_one_line_of_limited_length(client, method, path, body):
+    for name, value in [
+        *((each, "x") for each in UNSEEN),
+        *(("x", each) for each in UNSEEN),
+        ("n" * 65, ""),
+        ("x", "v" * 257),
+    ]:
+        answer = client.request(method, path, json={**body, "labels": {name: value}})
+        errors = problem(answer, 422, "invalid-request")["errors"]
+        assert [each for each in errors if each["pointer"].startswith("/labels")], (name, value[:9])
