@@ -4,7 +4,8 @@ A file appears whole or not at all. In a directory: it is written under a tempor
 directory is synced. In a remote store: one upload, which the store completes at its end.
 
 A directory that is away, such as one that is not mounted, has no marker (`service.objects.marker`). Nothing is written
-there, and no file of it counts as missing: every method raises DirectoryAway.
+there, and no file of it counts as missing: every method raises DirectoryAway. So does the use of a bucket that is not
+there.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Objects:
             raise UnusableStore(f"a store of {url} cannot be opened: {error}") from error
         self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
         self._lacks_marker = False
+        protocol = url.partition("://")[0]
+        self._bucket = self._root.strip("/").partition("/")[0] if protocol in S3 else None
 
     @property
     def root(self) -> Path | None:
@@ -107,7 +110,7 @@ class Objects:
         return marker.id_of(self._root) if self._is_local else None
 
     def require(self) -> None:
-        """Raises DirectoryAway for a directory without a marker."""
+        """Raises DirectoryAway for a directory without a marker. A remote store is not asked."""
         if not self._is_local or marker.is_there(self._root):
             return
         with contextlib.suppress(UnusableStore):
@@ -117,12 +120,18 @@ class Objects:
 
     @contextlib.contextmanager
     def finding(self) -> Iterator[None]:
-        """Raise DirectoryAway in place of FileNotFoundError while the directory is away."""
+        """Raise DirectoryAway in place of FileNotFoundError while the directory or the bucket is away."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
-            self.require()
+            self._require_place()
             raise
+
+    def _require_place(self) -> None:
+        """As `require`, for a file that was not found: also raises DirectoryAway for a bucket that is not there."""
+        self.require()
+        if self._bucket is not None and not self._fs.exists(self._bucket):
+            raise DirectoryAway(self.url)
 
     def _path(self, key: str) -> str:
         if KEY.fullmatch(key) is None or ".." in key:
@@ -200,7 +209,7 @@ class Objects:
         """Whether there is a file `key`."""
         if self._fs.exists(self._path(key)):
             return True
-        self.require()
+        self._require_place()
         return False
 
     @contextlib.contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 
 from service.objects import DirectoryAway, Objects
 from service.objects.copies import local_file
@@ -134,3 +136,49 @@ def test_a_directory_on_a_full_disk_gets_its_marker_when_there_is_room(tmp_path,
 
     objects.write("a", [b"x"])
     assert objects.id()
+
+
+class Buckets(MemoryFileSystem):
+    """A store with buckets, as S3 is: a bucket exists without files, and a file needs its bucket."""
+
+    protocol = "s3"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    buckets: set[str] = set()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("s3://").strip("/")
+
+    def exists(self, path: str, **more: Any) -> bool:
+        bucket, _, key = path.removeprefix("s3://").strip("/").partition("/")
+        return bucket in self.buckets and (not key or super().exists(path, **more))
+
+    def _open(self, path: str, *args: Any, **more: Any) -> Any:
+        if path.strip("/").partition("/")[0] not in self.buckets:
+            raise FileNotFoundError(path)
+        return super()._open(path, *args, **more)
+
+
+@pytest.mark.parametrize("prefix", ["", "/prefix"])
+def test_a_bucket_that_vanishes_is_away_and_its_files_are_not_missing(monkeypatch, prefix):
+    monkeypatch.setitem(_registry, "s3", Buckets)
+    Buckets.buckets.add("files")
+    objects = Objects(f"s3://files{prefix}")
+    objects.write("a", [b"x"])
+    with pytest.raises(FileNotFoundError):
+        objects.read("b")
+    assert objects.exists("a") and not objects.exists("b")
+
+    Buckets.buckets.clear()
+
+    for use in (
+        lambda: objects.read("a"),
+        lambda: objects.size("c"),
+        lambda: objects.exists("a"),
+        lambda: objects.write("d", [b"x"]),
+    ):
+        with pytest.raises(DirectoryAway):
+            use()
+    Buckets.buckets.add("files")
+    assert objects.read("a") == b"x"
