@@ -105,7 +105,7 @@ def _file(reply: Reply, name: str, headers: Mapping[str, str]) -> Response:
     response_class=Response,
     responses={
         200: {"description": "The protobuf of the model.", "content": CONTENT},
-        **responses("invalid-program", *IN_SESSION),
+        **responses("invalid-program", "not-acceptable", *IN_SESSION),
     },
     openapi_extra=IF_MATCH,
 )

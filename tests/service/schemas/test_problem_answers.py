@@ -113,6 +113,13 @@ def test_each_error_that_a_request_causes_is_answered_as_documented(client: http
     assert seen > (1 if status in (416, 428) else 10)
 
 
+def test_no_other_operation_refuses_what_a_client_accepts(client: httpx.Client):
+    for path, method, operation in OPERATIONS:
+        if "406" not in operation["responses"]:
+            answer = client.request(method.upper(), **wrong(406, path, sent(method, path, operation)))
+            assert answer.status_code != 406, (method, path)
+
+
 def test_a_body_that_is_declared_too_large_is_refused_by_each_operation_that_takes_one(service: Served):
     host, port = service.url.removeprefix("http://").split(":")
     seen = 0
