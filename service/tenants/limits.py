@@ -32,10 +32,15 @@ class Limits:
     burst: float = math.inf
 
     def as_document(self) -> dict[str, float | None]:
-        """Name -> limit, None for no limit."""
-        return {name: None if limit == math.inf else limit for name, limit in asdict(self).items()}
+        """Name -> limit, None for no limit. Limits of counts are whole numbers."""
+        return {
+            name: None if limit == math.inf else limit if name in RATES else int(limit)
+            for name, limit in asdict(self).items()
+        }
 
 
+RATES = ("compute_seconds", "requests_per_second")
+"""Limits that may have a fraction."""
 PLAIN = {name: name for name in ("programs", "sessions", "session_bytes")}
 NAMES = tuple(field.name for field in fields(Limits))
 
@@ -71,6 +76,7 @@ def changed(asked: Mapping[str, Any]) -> Callable[[dict[str, float]], dict[str, 
             raise BadLimit(name, f"{name} must be a number from 0 (no limit) to 2^53")
 
     def change(own: dict[str, float]) -> dict[str, float]:
-        return {name: value for name, value in (own | dict(asked)).items() if value is not None}
+        wanted = {name: value for name, value in (own | dict(asked)).items() if value is not None}
+        return {name: int(value) if value == int(value) else value for name, value in wanted.items()}
 
     return change

@@ -314,6 +314,20 @@ def test_a_limit_that_cannot_be_set_is_refused_with_a_suggestion_for_its_name_al
             assert [each.get("suggestion") for each in found["errors"]] == [suggestion]
 
 
+def test_own_limits_of_counts_are_whole_numbers_as_those_of_the_settings_are(keyed):
+    with keyed.client("limited") as client, limits(keyed, "limited", jobs=4, sessions=2.5, compute_seconds=0.5):
+        quotas = client.get("/v1/me").json()["quotas"]
+        with keyed.client("admin") as admin:
+            own = admin.get("/v1/tenants/limited").json()["own"]
+
+    found = {name: quotas[name]["limit"] for name in ("programs", "jobs", "sessions", "compute_seconds")}
+    assert {name: (limit, type(limit)) for name, limit in found.items() if name != "programs"} == {
+        "jobs": (4, int), "sessions": (2, int), "compute_seconds": (0.5, float),
+    }  # fmt: skip
+    assert isinstance(found["programs"], int)
+    assert (own["jobs"], type(own["jobs"])) == (4, int)
+
+
 def over(answer: httpx.Response, name: str) -> dict[str, Any]:
     found = problem(answer, 429, "quota-exceeded")
     assert found.get("quota", name) == name
