@@ -29,14 +29,7 @@ __all__ = [
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=LINE), NAME]
 LabelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,64}$")]
-Labels = Annotated[
-    dict[
-        LabelName,
-        Label,
-    ],
-    Field(max_length=64),
-    LABELS,
-]
+Labels = Annotated[dict[LabelName, Label], Field(max_length=64), LABELS]
 Type = Literal[(*CODES, TEXT)]  # type: ignore[valid-type]
 Purpose = Annotated[Literal["dataset"], Field(description="Kind of the thing that the file becomes.")]
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]

@@ -35,7 +35,7 @@ TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 TENANT_RULE = "a tenant's name has 1 to 64 characters of a-z, 0-9, '.', '_' and '-', a letter or digit first"
 
 NAME_LENGTH = 128
-"""The form of a key's name: printable text that tells people what the key is for."""
+"""The most characters of a key's name: printable text that tells people what the key is for."""
 
 SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{32,256}")
 """The form of a secret: the characters of a bearer token (RFC 6750), long enough for 128 random bits."""
