@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,6 +17,9 @@ from core.ops.shape.creation import fill_constant
 
 VIEWS = frozenset({"array_chunks", "array_unstack"})
 """Ops whose result is another view of their operand, which is stored in its place."""
+
+PARTS = frozenset({"assign", "expand", "reshape", "slice", "squeeze", "transpose", "unsqueeze"})
+"""Ops whose results are other views of their operand, or parts of it."""
 
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent", "zero_cotangent"]
 
@@ -39,18 +42,26 @@ class Side:
     forward: Block
 
     @classmethod
-    def of(cls, a: Adjoint, results: Sequence[str], memory: str, checkpoints: Sequence[str]) -> Side:
+    def of(
+        cls, a: Adjoint, results: Sequence[str], memory: str, checkpoints: Sequence[str], given: Collection[str] = ()
+    ) -> Side:
         """The ops that `results` need. The forward values that they read are stored, or computed again among these ops.
 
-        With `memory` "store" only constants and `VIEWS` are computed again; otherwise all values except the parameters
-        of the block and the variables named in `checkpoints`.
+        With `memory` "store" only constants, `VIEWS`, and `PARTS` of the parameters `given` are computed again;
+        otherwise all values except the parameters of the block and the variables named in `checkpoints`.
+        given: parameters that the backward block can read without storing them.
         """
         names = [a.final(r) for r in results]
         ops = [_without_reading(a, each) for each in live(a.ops(), names)]
         read = [n for n in reads(ops, names, a.b.types) if a.is_primal(n)]
         if memory == "store":
-            made = (_without_reading(a, each) for each in a.primal)
-            free = {n for each in made if not each.inputs or each.type in VIEWS for n in each.outputs}
+            free, parts = set[str](), set(given)
+            for each in (_without_reading(a, op) for op in a.primal):
+                if each.type in PARTS and parts.issuperset(each.inputs):
+                    parts.update(each.outputs)
+                    free.update(each.outputs)
+                elif not each.inputs or each.type in VIEWS:
+                    free.update(each.outputs)
             again, read = _again(a, read, lambda n: n in free)
             forward = a.part(a.primal, a.block.params, a.block.results)
         else:

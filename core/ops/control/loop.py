@@ -197,7 +197,8 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
         *(ct for _, ct in records),
         *(part for table in tables.values() for part in (table.rows, table.values)),
     ]
-    side = Side.of(inner, [v.name for v in returned], op.attrs["memory"], op.attrs["checkpoints"])
+    given = [body.params[i] for i in roles.captured]
+    side = Side.of(inner, [v.name for v in returned], op.attrs["memory"], op.attrs["checkpoints"], given)
     op, captured, stacks = _residuals(a, index, op, side, trips_known=bool(seeded))
     stacks += [(ct, seeds[j].name) for j in seeded if (ct := cts[j]) is not None]
     names = [*(each.param.name for each in carried), *(name for _, name in (*captured, *stacks))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,37 @@ def test_a_loop_does_not_record_constants_of_a_known_shape():
     filled = {name for op in body.ops if op.type in ("full_like", "fill_constant") for name in op.outputs}
 
     assert filled and filled.isdisjoint(body.results)
+
+
+def test_a_loop_does_not_record_views_of_values_that_no_trip_changes():
+    w = np.array([[0.5, -0.3], [0.2, 0.7]])
+    x = np.array([[1.0], [2.0]])
+    s = Sketch()
+    s.param("w", w)
+    s.param("x", x)
+    s.op("assign", "x", out="h")
+    with s.repeat(3):
+        turned = s.op("transpose", s.op("reshape", "w", shape=[2, 2]), axes=[1, 0])
+        s.op("tanh", s.op("matmul", turned, "h"), out="h")
+    s.total("h")
+    check(s)
+
+    block = compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block
+    forward, _ = (op.attrs["sub_block"] for op in block.ops if op.type == "loop")
+    views = {name for op in forward.ops if op.type in ("reshape", "transpose") for name in op.outputs}
+    states = [x]
+    for _ in range(3):
+        states.append(np.tanh(w.T @ states[-1]))
+    ct, sums = np.ones_like(x), np.zeros_like(w)
+    for before, after in reversed(list(pairwise(states))):
+        ct = ct * (1 - after**2)
+        sums += before @ ct.T
+        ct = w @ ct
+
+    assert views and views.isdisjoint(forward.results)
+    found = grads(s)
+    close(found["w"], sums, 1e-14)
+    close(found["x"], ct, 1e-14)
 
 
 @pytest.mark.parametrize(("trips", "most"), [(1_000, 3e6), pytest.param(10_000, 10e6, marks=pytest.mark.slow)])
