@@ -65,6 +65,9 @@ def applied(op: str, attrs: Mapping[str, Any], args: Sequence[Interval], dtype: 
     if op == "exp":
         low, high = (_exp(x, dtype) for x in known[0])
         return _limited((low, high), dtype)
+    if op == "clip":
+        low, high = (min(max(x, attrs["min"]), attrs["max"]) for x in known[0])
+        return _limited((low, high), dtype)
     rule = RULES.get(op)
     return None if rule is None or dtype not in LARGEST else _limited(rule(*known), dtype)
 
@@ -185,5 +188,7 @@ def _compared(op: str, args: Sequence[Interval]) -> Interval:
         "less_equal": (b <= c, a > d),
         "greater_than": (a > d, b <= c),
         "greater_equal": (a >= d, b < c),
+        "equal": (a == b == c == d, b < c or d < a),
+        "not_equal": (b < c or d < a, a == b == c == d),
     }.get(op, (False, False))
     return (1.0, 1.0) if always else ZERO if never else TRUTH

@@ -62,3 +62,25 @@ def test_an_exponential_that_only_rounding_makes_zero_has_a_positive_bound():
 
     assert np.exp(np.float32(-18.5)).astype(np.float16) == 0
     assert low == 0 < np.exp(-18.5) <= high
+
+
+def test_a_clip_keeps_bounds_inside_of_its_own():
+    assert applied("clip", {"min": -2.0, "max": 3.0}, [(-1.0, math.inf)], "float32") == (-1.0, 3.0)
+    assert applied("clip", {"min": -2.0, "max": 3.0}, [(4.0, 5.0)], "float32") == (3.0, 3.0)
+    assert applied("clip", {"min": -2.0, "max": 3.0}, [None], "float32") is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "equal"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), (1.0, 1.0)),
+        ((0.0, 1.0), (2.0, 3.0), (0.0, 0.0)),
+        ((2.0, 3.0), (0.0, 1.0), (0.0, 0.0)),
+        ((0.0, 1.0), (1.0, 2.0), (0.0, 1.0)),
+        ((0.0, 1.0), (0.0, 0.0), (0.0, 1.0)),
+        (None, (0.0, 0.0), (0.0, 1.0)),
+    ],
+)
+def test_numbers_are_known_to_be_equal_or_different_by_their_bounds(x, y, equal):
+    assert applied("equal", {}, [x, y], "bool") == equal
+    assert applied("not_equal", {}, [x, y], "bool") == (1 - equal[1], 1 - equal[0])
