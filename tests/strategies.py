@@ -309,7 +309,7 @@ def written(
         role = "feed" if name == "x" else "parameter"
         root["vars"].append({"name": name, "dtype": "float64", "shape": [2], "role": role})
     root["vars"].append({"name": TABLE, "dtype": "float64", "shape": [3, 2], "role": "parameter"})
-    root["vars"] += [{"name": n, "dtype": dtype, "shape": shape, "role": "feed"} for n, dtype, shape in FEEDS]
+    root["vars"] += [{"name": n, "dtype": dtype, "shape": [*shape], "role": "feed"} for n, dtype, shape in FEEDS]
     visible = writer.fill(root, set(LEAVES), 0)
     ends = sorted(visible & set(POOL)) or ["w"]
     writer.op(root, "mul", "mixed", writer.pick(ends), writer.pick(sorted(visible)))
