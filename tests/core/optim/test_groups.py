@@ -46,6 +46,19 @@ def trained(s: Sketch, optimizer: Optimizer, steps: int, rates: list[Any] | None
     return values
 
 
+@pytest.mark.parametrize("type", ["sgd", "adamw"])
+def test_a_parameter_without_a_gradient_keeps_its_value_and_has_no_slots(type):
+    s = model()
+    s.param("unused", RNG.standard_normal(3))
+    start = s.values["unused"].copy()
+
+    found = trained(s, Optimizer(type, {"learning_rate": 0.1, "weight_decay": 0.5}), 3)
+
+    np.testing.assert_array_equal(found["unused"], start)
+    assert not any(name.startswith("unused/") for name in found)
+    assert np.all(found["enc.b"] != s.values["enc.b"])
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "fits"),
     [
