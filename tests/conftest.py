@@ -84,7 +84,8 @@ def pytest_collection(session: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: Any, items: Any) -> None:
-    if hasattr(config, "workerinput"):  # one of several processes: tests that compute run beside tests that wait
+    if hasattr(config, "workerinput"):
+        # By the checksum of the file name, modules that compute run beside modules that wait for a service.
         items.sort(key=lambda item: zlib.crc32(item.path.name.encode()))
     if config.getoption("--native"):
         for item in items:

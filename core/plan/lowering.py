@@ -112,6 +112,7 @@ class Lowering(Storage):
     ahead:         variables whose values an earlier op computed (see `moments`).
     unneeded:      variables that nothing reads any more because of that.
     factored:      variable -> its LU factors, as soon as an op has computed them (see `factors`).
+    in_parts:      rows at positions that are data -> whether no reader needs them whole in memory (see `slicing`).
     row_orders:    ids of rows of a table -> the kernel results that sort them (see `merging`).
     first_stack:   position of the first stack of the plan that belongs to an op of this block.
     """
@@ -141,6 +142,7 @@ class Lowering(Storage):
         self.limit: Size | None = None
         self.product_limit: Size | None = None
         self.images: Size | None = None
+        self.in_parts: dict[str, bool] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self.ahead: dict[str, Entry] = {}
         self.unneeded: set[str] = set()

@@ -73,9 +73,16 @@ def _element(view: View, axis: int, at: int) -> View:
 def _sliced(low: Lowering, op: Op, entry: Member | Pattern | View, part: Part) -> Entry:
     """A slice of `entry`, the operand of `op`."""
     found = cut_rows(entry, part) if not low.is_stored(entry) else None
-    if found is None or not all(_needs_parts(low, each, op.inputs[0]) for each in low.uses.readers(op.inputs[0])):
+    if found is None or not _read_in_parts(low, op.inputs[0]):
         return part(low.stored(entry))
     return low.looked_up(found) if found.is_long else _gathered(low, op, found)
+
+
+def _read_in_parts(low: Lowering, rows: str) -> bool:
+    """Whether no reader of `rows`, which are at positions that are data, needs them whole in memory."""
+    if rows not in low.in_parts:
+        low.in_parts[rows] = all(_needs_parts(low, each, rows) for each in low.uses.readers(rows))
+    return low.in_parts[rows]
 
 
 def _needs_parts(low: Lowering, reader: Op | None, rows: str) -> bool:

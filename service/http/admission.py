@@ -9,7 +9,7 @@ gate passes it although others fill it.
 * other calls that may need a worker: one gate, as wide as the queue of the workers
 * uploads of large bodies: one gate, because a slow upload must not take the place of a call
 * everything else (documentation, lists, metrics): one narrow gate
-* bytes of bodies that are being received or used: one gate that counts bytes, of which a tenant with a key leaves half
+* bytes of bodies that are being received or used: one gate that counts bytes. A tenant with a key leaves half of it
 
 `/healthz/live` passes no gate.
 """
@@ -136,9 +136,9 @@ class Gate:
 
     def _fits(self, ticket: Ticket) -> bool:
         has_room = not self.inside or self.inside + ticket.weight <= self.limit
-        return has_room and not self._has_half(ticket)
+        return has_room and not self._exceeds_half(ticket)
 
-    def _has_half(self, ticket: Ticket) -> bool:
+    def _exceeds_half(self, ticket: Ticket) -> bool:
         """Whether the tenant would have more than half of the room that others leave. Its first request may."""
         own = self._of.get(ticket.tenant, 0)
         if not self._halved or not own or ticket.tenant == LOCAL.tenant:
@@ -146,8 +146,8 @@ class Gate:
         return 2 * (own + ticket.weight) > self.limit - (self.inside - own)
 
     def _heads(self) -> list[Ticket]:
-        """The first waiting request of each tenant that does not wait for its own ones."""
-        return [each for each in self.waiting.heads() if not self._has_half(each)] if self.waiting else []
+        """The first waiting request of each tenant, but for tenants that wait for their own requests."""
+        return [each for each in self.waiting.heads() if not self._exceeds_half(each)] if self.waiting else []
 
     def _has_share(self, ticket: Ticket) -> bool:
         """Whether the tenant has less than its share of a gate that others fill."""

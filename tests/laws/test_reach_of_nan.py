@@ -52,7 +52,7 @@ def with_one(x: np.ndarray, position: int, number: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("type", "shape", "attrs"), TRANSFORMS)
-def test_numbers_that_are_not_finite_reach_the_frequencies_of_their_line_and_no_other_line(type, shape, attrs):
+def test_a_nan_or_infinity_spoils_its_frequencies_and_changes_no_other_line(type, shape, attrs):
     calls = executors(type, [shape], attrs)
     x = np.random.default_rng(0).normal(size=shape)
     usual = calls[0](x)
@@ -68,7 +68,7 @@ def test_numbers_that_are_not_finite_reach_the_frequencies_of_their_line_and_no_
 
 
 @pytest.mark.parametrize(("type", "channels", "attrs"), CONVOLUTIONS)
-def test_numbers_that_are_not_finite_reach_the_results_that_a_convolution_makes_of_them(type, channels, attrs):
+def test_a_nan_or_infinity_spoils_its_results_of_a_convolution(type, channels, attrs):
     kernels = (4, channels) if type == "conv2d" else (channels, 4)
     shapes = [(2, channels, 5, 6), (kernels[0], kernels[1] // attrs["groups"], 3, 3)]
     calls = executors(type, shapes, attrs)

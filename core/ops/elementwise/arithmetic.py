@@ -92,7 +92,8 @@ def div_infer(x, y):
 def div_vjp(ct, out, x, y):
     # -x / y^2 and not -out / y, because out is already rounded
     share = ct / y
-    # Where x is 0, an infinite share would make the product NaN; its derivative by x stays as large as numbers can be.
+    # Where x is 0, an infinite share would make the product NaN. The share is clamped there: the derivative of the
+    # product by x stays large.
     largest = float(finfo(as_dtype(x.dtype)).max)
     finite = where(equal(x, fill_zeros_like(x)), clip(share, min=-largest, max=largest), share)
     return share, -(finite * (x / y))
@@ -102,7 +103,7 @@ div.example(lambda: [Example((A, np.abs(B)), (A / np.abs(B),)), Example((A, B), 
 
 
 ROOTED = 0.15
-"""Exponents y below have powers y - 1 of denormal numbers that exceed the float32 or float64 numbers."""
+"""Where |y| is smaller, ``x ** (y - 1)`` of a denormal x may exceed the largest number of its dtype."""
 
 
 @op(elementwise=True)

@@ -120,7 +120,7 @@ def test_no_other_operation_refuses_what_a_client_accepts(client: httpx.Client):
             assert answer.status_code != 406, (method, path)
 
 
-def test_a_body_that_is_declared_too_large_is_refused_by_each_operation_that_takes_one(service: Served):
+def test_each_operation_with_a_body_refuses_a_declared_length_beyond_the_limit(service: Served):
     host, port = service.url.removeprefix("http://").split(":")
     seen = 0
     for path, method, operation in OPERATIONS:
