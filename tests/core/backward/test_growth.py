@@ -95,6 +95,14 @@ def rows(s: Sketch, n: int) -> str:
     return str(s.op("sum", [s.op("tanh", s.op("gather", "w", "at")) for _ in range(n)]))
 
 
+def parts(s: Sketch, n: int) -> str:
+    """Columns of looked-up rows, each read by a slice."""
+    s.feed("at", [0, 3, 3], "int64")
+    s.param("w", np.ones((9, n)))
+    found = s.op("gather", "w", "at")
+    return str(s.op("sum", [s.op("tanh", s.op("slice", found, axes=[1], starts=[i], ends=[i + 1])) for i in range(n)]))
+
+
 def carried(s: Sketch, n: int) -> str:
     """A loop with so many states."""
     s.param("w", [0.5, 0.7])
@@ -132,7 +140,8 @@ def random_numbers(s: Sketch, n: int) -> str:
 
 
 SHAPES = [
-    chain, loops, branches, layers, towers, joined, slices, rows, carried, captured, convolutions, random_numbers,
+    chain, loops, branches, layers, towers, joined, slices, rows, parts, carried, captured, convolutions,
+    random_numbers,
 ]  # fmt: skip
 QUERY = GradientQuery(loss="loss")
 SGD = Optimizer("sgd", {"learning_rate": 0.1})
