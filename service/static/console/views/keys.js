@@ -2,6 +2,7 @@
 import { call, listed, optional, post } from "../api.js";
 import { badge, button, bytes, card, duration, facts, field, fill, h, mono, number, table, when } from "../dom.js";
 import { confirmed, dialog, doing, note, unavailable } from "../messages.js";
+import { quotas } from "../quotas.js";
 
 const SCOPES = ["read", "write", "admin"];
 
@@ -10,7 +11,7 @@ export async function show({ page, title, signal }) {
   if (!me) { page.append(title("Keys and usage"), unavailable("Keys and usage")); return; }
   const keys = h("div", {}), log = h("div", {});
   const isAdmin = (me.scopes || []).includes("admin");
-  page.append(title("Keys and usage"), h("div", { class: "grid" }, caller(me), quotas(me.quotas || {})), keys);
+  page.append(title("Keys and usage"), h("div", { class: "grid" }, caller(me), quotas(me.quotas || {}, "Limits of the tenant")), keys);
   const usage = await optional("v1/usage", {}, { signal });
   if (usage) page.append(days(usage.usage));
   page.append(log);
@@ -22,19 +23,13 @@ export async function show({ page, title, signal }) {
   await draw();
   const audit = await optional("v1/audit", { page_size: 100 }, { signal });
   if (audit) fill(log, card("Audit log", table(["When", "Tenant", "Key", "Action", "Target", ["Status", "number"], "Request"], audit.entries.map((each) => [
-    when(each.time), each.tenant, each.key ? mono(`${each.key.slice(0, 10)}…`, each.key) : "none", each.action, each.target ? mono(each.target) : "", String(each.status), each.request_id ? mono(`${each.request_id.slice(0, 10)}…`, each.request_id) : ""]),
+    when(each.time), each.tenant, each.key ? mono(`${each.key.slice(0, 10)}…`, each.key) : "none", each.action, each.target ? h("code", { class: "long" }, each.target) : "", String(each.status), each.request_id ? mono(`${each.request_id.slice(0, 10)}…`, each.request_id) : ""]),
   { caption: "Audit log", empty: "Nothing was created or deleted yet." })));
 }
 
 function caller(me) {
   return card("Caller", facts([["tenant", me.tenant], ["scopes", (me.scopes || []).join(", ")], ["key", me.key ? `${me.key.name || ""} ${me.key.prefix}…` : "none: the service asks for no key"],
     ["ends", me.key?.expires_at ? when(me.key.expires_at) : null], ["compute time today", me.today ? duration(me.today.compute_seconds) : null], ["steps today", me.today ? number(me.today.steps) : null], ["requests today", me.today ? number(me.today.requests) : null]]));
-}
-
-function quotas(found) {
-  const text = (name, value) => (value === null || value === undefined ? "–" : name.includes("bytes") ? bytes(value) : name.includes("seconds") && !name.includes("per") ? duration(value) : number(value));
-  return card("Limits of the tenant", table(["Limit", ["Used", "number"], ["At most", "number"]], Object.entries(found).map(([name, each]) => [
-    name.replaceAll("_", " "), text(name, each.used), each.limit === null ? "no limit" : text(name, each.limit)]), { caption: "Limits of the tenant", empty: "There are no limits." }));
 }
 
 function days(rows) {

@@ -1,6 +1,7 @@
 // The service at a glance: workers, queues, compile times, memory, limits, use.
 import { get, optional } from "../api.js";
 import { badge, bytes, card, duration, facts, fill, h, link, number, shortId, table } from "../dom.js";
+import { quotas } from "../quotas.js";
 
 const SIZES = /bytes/, TIMES = /deadline|lease|_s$|after|timeout/;
 
@@ -52,14 +53,9 @@ function times(statistics) {
   h("p", { class: "muted" }, hits + misses ? `${number(hits)} of ${number(hits + misses)} calls found their program compiled.` : "No program was compiled yet."));
 }
 
-// The limits by setting, or as objects of {limit, used} where the service counts use.
+// The quotas of the caller, and the limits by setting.
 function limits(root) {
-  const rows = Object.entries(root.limits || {}).map(([name, value]) => [name, value]);
   const text = (name, value) => (value === null ? "none" : SIZES.test(name) ? bytes(value) : TIMES.test(name) ? duration(value) : number(value));
-  const caller = root.caller || root.quotas;
-  return h("div", { class: "grid" },
-    caller && typeof caller === "object" ? card("Your quotas", facts(Object.entries(caller).map(([name, value]) => [name.replaceAll("_", " "),
-      value && typeof value === "object" ? Object.entries(value).map(([k, v]) => `${k} ${typeof v === "number" ? text(name, v) : v}`).join(", ") : typeof value === "number" ? text(name, value) : String(value)]))) : null,
-    card("Limits", facts(rows.map(([name, value]) => [name.replaceAll("_", " "), text(name, value)]))));
+  const rows = Object.entries(root.limits || {}).map(([name, value]) => [name.replaceAll("_", " "), text(name, value)]);
+  return h("div", { class: "grid" }, root.quotas ? quotas(root.quotas, "Your quotas") : null, card("Limits", facts(rows)));
 }
-
