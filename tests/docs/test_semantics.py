@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 import math
 import os
 import re
-from collections import defaultdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 
 from core.autodiff.hooks import ACTIONS
 from tests.laws.test_cases import CASES as NUMBERED
+from tests.names import files_of_tests
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "semantics.md"
@@ -26,23 +24,16 @@ TESTS = re.compile(r"\[`(test_\w+)`\]\(([^)]+)\)")
 EXAMPLES = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", TEXT, re.M | re.S)]
 
 
-@cache
-def files_of_tests() -> dict[str, list[str]]:
-    """Name of a test function -> the files that define it, as paths relative to the page."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                found[node.name].append(Path(os.path.relpath(path, PAGE.parent)).as_posix())
-    return found
-
-
 def wrong_links(text: str) -> list[str]:
     """For each wrong link to a test, a sentence with the right path or the nearest names."""
-    files, wrong = files_of_tests(), []
+    wrong = []
+    files = {
+        name: [Path(os.path.relpath(path, PAGE.parent)).as_posix() for path in paths]
+        for name, paths in files_of_tests().items()
+    }
     for name, path in TESTS.findall(text):
         if name not in files:
-            near = difflib.get_close_matches(name, files, n=3)
+            near = difflib.get_close_matches(name, files, n=3, cutoff=0.9)
             wrong.append(f"{name} does not exist; similar names: {', '.join(near) or 'none'}")
         elif path not in files[name]:
             wrong.append(f"{name} is in {' and '.join(files[name])}, not in {path}")

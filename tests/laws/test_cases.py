@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
-from tests.paths import ROOT
+from tests.names import files_of_tests
 
 CASES = 95
 NUMBERS = re.compile(r"test_(\d+(?:_and_\d+)*)_")
 
 
-def numbered() -> dict[int, list[str]]:
-    """Number of the case -> its tests, as ``file::name``."""
-    found: dict[int, list[str]] = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (m := NUMBERS.match(node.name)):
-                for number in m[1].split("_and_"):
-                    found.setdefault(int(number), []).append(f"{path.relative_to(ROOT / 'tests')}::{node.name}")
-    return found
-
-
 def test_every_case_has_a_test_and_every_number_is_a_case():
-    assert sorted(numbered()) == list(range(1, CASES + 1))
+    numbers = {int(number) for name in files_of_tests() if (m := NUMBERS.match(name)) for number in m[1].split("_and_")}
+
+    assert sorted(numbers) == list(range(1, CASES + 1))

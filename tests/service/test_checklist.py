@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tests.names import files_of_tests
 from tests.paths import ROOT
 
 ROWS = {
@@ -17,8 +18,7 @@ def test_every_threat_has_a_row() -> None:
 
 
 def test_every_named_test_exists() -> None:
-    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    known = set(re.findall(r"^(?:async )?def (test_\w+)", sources, re.M))
+    known = files_of_tests().keys()
     for number, cells in ROWS.items():
         named = set(re.findall(r"`(test_\w+)`", cells))
         assert named <= known, (number, named - known)
