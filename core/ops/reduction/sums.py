@@ -7,8 +7,10 @@ reduced axes stay in the result with size 1.
 from __future__ import annotations
 
 import math
-from itertools import zip_longest
-from typing import Literal
+from collections import defaultdict
+from itertools import compress, count, repeat
+from operator import is_not
+from typing import Any, Literal
 
 import numpy as np
 
@@ -303,14 +305,29 @@ def sum_(xp, *x):
     counts as zero.
     """
     if isinstance(x[0], list):
-        present = ([e for e in each if e is not None] for each in zip_longest(*x))
-        return [sum_.body(xp, *each) if each else None for each in present]
+        return _sum_of_lists(xp, x)
     if len(x) <= 2:  # two operands are rounded only once
         return x[0] if len(x) == 1 else xp.add(*x)
     total = x[0].astype(working_dtype(x[0]), copy=False)
     for each in x[1:]:
         total = xp.add(total, each.astype(total.dtype, copy=False))
     return total.astype(x[0].dtype, copy=False)
+
+
+def _sum_of_lists(xp, lists):
+    # A loop may add an array of one element to a long one in each trip. So elements that only one of the lists has are
+    # passed on without a step of the interpreter for each.
+    total = [*lists[0], *[None] * (max(map(len, lists)) - len(lists[0]))]
+    shared = defaultdict[int, list[Any]](list)
+    for each in lists[1:]:
+        for i in compress(count(), map(is_not, each, repeat(None))):
+            if total[i] is None:
+                total[i] = each[i]
+            else:
+                shared[i].append(each[i])
+    for i, elements in shared.items():
+        total[i] = sum_.body(xp, total[i], *elements)
+    return total
 
 
 @sum_.infer

@@ -289,6 +289,29 @@ def test_third_gradients_of_nested_loops_take_work_in_proportion_to_the_carried_
     assert large < 2.5 * small
 
 
+def test_second_gradients_of_written_elements_take_work_in_proportion_to_the_trips():
+    """In the reference executor. Each trip adds the cotangent of one element to that of the whole array."""
+
+    def work(trips: int) -> int:
+        s = Sketch()
+        s.param("w", [0.5, 0.9])
+        s.construct("create_array", {}, {"out": ["A"]}, shape=[2], dtype="float64")
+        s.op("assign", "w", out="h")
+        s.const(0, dtype="int64", out="at")
+        with s.repeat(trips):
+            s.op("sin", s.op("mul", "h", "w"), out="h")
+            s.construct("array_write", {"x": ["h"], "index": ["at"], "array": ["A"]}, {"out": ["A"]})
+            s.op("increment", "at", out="at", step=1)
+        s.total(s.op("square", s.op("array_stack", "A")))
+        backward = gradients(read(s.document), ["loss"], ["w"])
+        query = GradientQuery(targets=tuple(backward.gradients.values()), inputs=("w",))
+        return work_of(compile_gradient(backward.program, query).step, s.values)
+
+    _, small, large = work(2), work(50), work(200)
+
+    assert large < 4.5 * small
+
+
 def test_twice_the_layers_are_twice_the_work_for_the_compiler():
     """Large ones, which are fused with their updates."""
 
