@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from core.ir import Block, Op, inner_blocks
+from core.ir.names import ClientNames, block_index
 from core.ir.registry import lookup
 
 __all__ = ["FLOWS", "Activity"]
@@ -21,10 +22,22 @@ Bit i of an output is set if the output depends on input i.
 
 
 class Activity:
-    """Dependences of outputs on inputs, cached for each block: a nested block is analysed once."""
+    """Dependences of outputs on inputs, cached for each block: a nested block is analysed once.
 
-    def __init__(self) -> None:
+    places: variables of inner blocks, by the number of the client's block and the name, that no gradient flows through
+            in this backward pass. The blocks themselves do not change: another backward pass may flow through them.
+    """
+
+    def __init__(self, places: Collection[tuple[int, str]] = ()) -> None:
+        self.places = places
         self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
+
+    def stopped(self, block: Block) -> frozenset[str]:
+        """The variables of an inner block that no gradient flows through."""
+        if not self.places:
+            return block.stopped
+        names = ClientNames(block, block_index(block))
+        return block.stopped.union(n for place in self.places for n in names.called(*place))
 
     def active(
         self, block: Block, wrt: Iterable[str], cut: Collection[str], ops: Iterable[Op] | None = None
@@ -60,13 +73,14 @@ class Activity:
         return ((1 << len(op.inputs)) - 1,) * len(op.outputs)
 
     def _walk(self, block: Block) -> tuple[int, ...]:
+        stopped = self.stopped(block)
         masks = {name: 1 << i for i, name in enumerate(block.params) if block.types[name].is_float}
         for op in block.ops:
             bits = [masks.get(name, 0) for name in op.inputs]
             if not any(bits):
                 continue
             for name, reaches in zip(op.outputs, self.op(op), strict=True):
-                if name not in block.stopped and block.types[name].is_float:
+                if name not in stopped and block.types[name].is_float:
                     total = 0
                     for i, each in enumerate(bits):
                         if each and reaches >> i & 1:

@@ -118,7 +118,7 @@ class Adjoint:
         self.block = block
         self.primal = list(block.ops)
         self.activity = activity or Activity()
-        self.cut = block.stopped.union(cut)
+        self.cut = (block.stopped if root else self.activity.stopped(block)).union(cut)
         self.b = BlockBuilder.like(block)
         self.b.ops = []
         self.cotangents = Cotangents(block, self.b, hooks or Hooks(), root, densified)

@@ -164,7 +164,7 @@ def _within_budget(
         backward = found[policies, cuts] = _backward(walks[policies], cuts)
         return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
 
-    apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
+    apart = not (options.hooks or options.no_grad_set or options.checkpoints) and options.loop_memory == "store"
     member = "loop_memory" if asked.loop_memory is budget else "checkpoints"
     with pointing_to(f"/{member}/bytes"):
         choice = choose(budget, compiled, loops, cuts, apart)
@@ -219,8 +219,8 @@ def _walk(
     for i, name in enumerate(wanted):
         with pointing_to(f"/inputs/{i}"):  # those of a parameter_list are checked already
             variables[name] = root_variable(program, name, "unknown_variable", entry=True)
-    block, cut = without_flow(program, block, options)
-    activity = Activity()
+    cut, inside = without_flow(program, block, options)
+    activity = Activity(inside)
     hooks = Hooks(options.hooks, program.roles)
     check_hooks(program, options.hooks)
     a = Adjoint(block, cut=cut, activity=activity, hooks=hooks)

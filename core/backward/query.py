@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from core.autodiff.hooks import Hook
 from core.cost.budget import Budget, Policies
-from core.ir import Block, Program, inner_blocks, with_inner
+from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ProgramError, pointing_to
 from core.ir.members import Member, Name, read_members
 from core.ir.names import (
@@ -162,8 +162,8 @@ def cuts(
     return (sorted({written[n] for n in kept if n in written}), kept) if kept else None
 
 
-def without_flow(program: Program, block: Block, options: Options) -> tuple[Block, set[str]]:
-    """`block` with the inner variables of `no_grad_set` stopped, and the variables of block 0 to stop at.
+def without_flow(program: Program, block: Block, options: Options) -> tuple[set[str], Collection[tuple[int, str]]]:
+    """The variables of block 0 that no gradient flows through by `no_grad_set`, and the places of inner ones.
 
     block: block 0 of `program` `with_memory`.
     Raises ProgramError (bad_no_grad_set).
@@ -171,7 +171,7 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
     stopped: set[str] = set()
     places = [inner_name(name) for name in list_of_names(options.no_grad_set, "bad_no_grad_set")]
     if not places:
-        return block, stopped
+        return stopped, ()
     inner = {place for place in places if place[0]}
     names = ClientNames(program.block, 0)
     for i, (number, name) in enumerate(places):
@@ -187,8 +187,7 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
         _check_each(block, places, "no_grad_set", "bad_no_grad_set")
         with_inlined = ClientNames(block, 0)
         stopped.update(n for place in inner for n in with_inlined.called(*place))
-        block = _stopped_inside(block, inner)
-    return block, stopped
+    return stopped, inner
 
 
 def check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
@@ -224,14 +223,3 @@ def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Bloc
             attrs["memory"] = "recompute" if attrs["memory"] == "store" else attrs["memory"]
         ops.append(replace(op, attrs=attrs) if attrs else op)
     return replace(block, ops=tuple(ops))
-
-
-def _stopped_inside(block: Block, places: Collection[tuple[int, str]]) -> Block:
-    """`block` with the named variables of its inner blocks stopped."""
-
-    def stopped(inner: Block) -> Block:
-        names = ClientNames(inner, block_index(inner))
-        named = {n for place in places for n in names.called(*place)}
-        return replace(_stopped_inside(inner, places), stopped=inner.stopped | named)
-
-    return replace(block, ops=tuple(with_inner(op, stopped) for op in block.ops))

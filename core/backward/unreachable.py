@@ -106,11 +106,11 @@ class Unreachable:
             if smooth and is_float:
                 reached.append(name)
             elif is_float or not smooth or lookup(op.type).kind != "control":
-                return (_reason_in(op), op.location), []
+                return (_reason_in(op, self._activity), op.location), []
         return None, reached
 
 
-def _reason_in(op: Op) -> str:
+def _reason_in(op: Op, activity: Activity) -> str:
     if op.type == "stop_gradient":
         return f"stopped_at:{op.outputs[0]}"
     blocks = [inner for _, inner in inner_blocks(op)]
@@ -120,8 +120,8 @@ def _reason_in(op: Op) -> str:
         for each in inner.ops:
             if each.type == "stop_gradient":
                 return f"stopped_at:{each.outputs[0]}"
-        if inner.stopped:
-            return f"stopped_at:{min(inner.stopped)}"
+        if stopped := activity.stopped(inner):
+            return f"stopped_at:{min(stopped)}"
     roles = roles_of(op)
     is_branch = roles is not None and not roles.repeats
     return "branch_never_differentiable" if is_branch else f"non_differentiable_op:{op.type}"

@@ -55,6 +55,48 @@ def test_a_stop_on_a_variable_shared_by_a_body_and_its_net_stops_the_gradient(na
     close(grads(in_a_net(), no_grad_set=(name,), unconnected="zeros")["w"], by_hand(name)[0])
 
 
+@pytest.mark.parametrize("sent_again", [False, True])
+@pytest.mark.parametrize("kind", ["block 0", "net", "branch", "loop", "loop in a branch"])
+def test_a_stop_of_one_backward_pass_does_not_stop_the_derivative_of_its_gradient(kind, sent_again):
+    """u = w * w is stopped, so the gradient of tanh(u) * w is tanh(w * w). Its own derivative does not stop at u."""
+    s = Sketch()
+    s.param("w", W)
+    s.feed("yes", True, "bool")
+    s.op("assign", "w", out="h")
+
+    def body() -> None:
+        s.op("mul", "h", "w", out="u")
+        s.op("mul", s.op("tanh", "u"), "w", out="h")
+
+    if kind == "block 0":
+        body()
+    elif kind == "loop":
+        with s.repeat(1):
+            body()
+    else:
+        with s.block() as block:
+            if kind == "loop in a branch":
+                with s.repeat(1):
+                    body()
+            else:
+                body()
+        if kind == "net":
+            s.construct("net", {}, {}, sub_block=block)
+        else:
+            s.branch("yes", block, None)
+    s.total("h")
+    number = {"block 0": 0, "loop in a branch": 2}.get(kind, 1)
+
+    options = Options(no_grad_set=(f"{number}:u" if number else "u",))
+    backward = append_backward(read(s.document), "loss", options=options)
+    program = read(write(backward.program)) if sent_again else backward.program
+    query = GradientQuery(targets=tuple(backward.gradients.values()), inputs=("w",))
+    found = compile_gradient(program, query, fetch=tuple(backward.gradients.values())).step(s.values)
+
+    close(*found.fetched.values(), np.tanh(W * W))
+    close(found.gradients["w"], 2 * W * (1 - np.tanh(W * W) ** 2))
+
+
 @pytest.mark.parametrize("name", ["1:nothing", "2:h2", "7:h", "1:w9"])
 def test_an_unknown_inner_name_is_an_error(name):
     with pytest.raises(ProgramError) as error:
