@@ -63,6 +63,6 @@ def write_plan(plan: Plan, timer: Timer | None = None) -> tuple[Module, int]:
     """The code of a plan as LLVM IR, and the arena bytes that it needs."""
     threads = thread_count()
     beside = stretches(plan.body.instructions, threads) if timer is None and not plan.in_order else []
-    arena = arrange(plan, (range(each.first, each.end) for each in beside))
+    arena = arrange(plan, (range(each.first, each.end) for each in beside), replaces=True)
     module = write_step(plan, arena, threads, timer, beside)
     return module, arena.size + module.scratch

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from core.codegen.llvm import itemsize
 from core.ir.precision import HALVES
 from core.ir.stop import poll
-from core.plan.row_kernels import RowInstruction
+from core.plan.row_kernels import RowInstruction, is_total, stages_of
 
 __all__ = ["EXPENSIVE", "KEPT_BYTES", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
 
@@ -113,7 +113,7 @@ def kept_values(code: Sequence[RowInstruction], elements: int) -> tuple[int, ...
 
     elements: of a row of scratch memory.
     """
-    stages, costly = _stages(code), _costly(code)
+    stages, costly = stages_of(code), _costly(code)
     last = list(stages)  # the last sweep that needs each value
     kept, left = [], KEPT_BYTES
     for number in reversed(range(len(code))):
@@ -143,37 +143,23 @@ def _costly(code: Sequence[RowInstruction]) -> set[int]:
 
 def sweeps(code: Sequence[RowInstruction], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
     """The sweeps along a row of `pieces` whole slices. kept: see `kept_values`."""
-    stages = _stages(code)
+    stages = stages_of(code)
     found = []
     for stage in range(max(stages, default=0) + 1):
         poll()
         before = tuple(
-            n for n, instr in enumerate(code) if stages[n] == stage and not instr.full and not _is_total(code, instr)
+            n for n, instr in enumerate(code) if stages[n] == stage and not instr.full and not is_total(code, instr)
         )
         ends = [
             n
             for n, instr in enumerate(code)
             if (instr.full and stages[n] == stage and (instr.kind in ("store", "accumulate", "check") or n in kept))
-            or (stages[n] == stage + 1 and _is_total(code, instr))
+            or (stages[n] == stage + 1 and is_total(code, instr))
         ]
         read = frozenset(n for n in kept if stages[n] < stage)
         along = _needed(code, ends, read)
         found.append(Sweep(before, along, read.intersection(along), _unroll(code, along, read, pieces)))
     return tuple(found)
-
-
-def _stages(code: Sequence[RowInstruction]) -> list[int]:
-    """The first sweep in which each instruction can run: it needs reductions of earlier sweeps only."""
-    stages: list[int] = []
-    for instr in code:
-        at = max((stages[a] for a in instr.args), default=0)
-        stages.append(at + 1 if _is_total(code, instr) else at)
-    return stages
-
-
-def _is_total(code: Sequence[RowInstruction], instr: RowInstruction) -> bool:
-    """Whether an instruction is a reduction along the row, whose value is known when a sweep ends."""
-    return instr.kind == "reduce" and code[instr.args[0]].full
 
 
 def _needed(code: Sequence[RowInstruction], ends: Sequence[int], read: Collection[int]) -> tuple[int, ...]:
@@ -195,7 +181,7 @@ def _unroll(code: Sequence[RowInstruction], along: Sequence[int], read: Collecti
             waits = max((ready.get(a, 0) for a in code[n].args), default=0)
             ready[n] = waits + _latency(code[n])
     wanted = 1 + max(ready.values(), default=0) // REACH
-    if any(_is_total(code, code[n]) for n in along):  # each addition to a total waits for the one before
+    if any(is_total(code, code[n]) for n in along):  # each addition to a total waits for the one before
         wanted = MOST_UNROLLED
     return max(1, min(wanted, MOST_UNROLLED, UNROLLED // max(len(along), 1), pieces))
 

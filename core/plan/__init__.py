@@ -23,7 +23,7 @@ The plan, as data:
     merge_specs   specs of the kernels that merge rows by their numbers
     lookups       specs of the kernels that walk tables: rows of sequences, sorted vectors, boxes, scores of labels
     side_by_side  stretches of small instructions whose branches run side by side
-    in_place      whether a result may lie in the memory of a parameter
+    in_place      whether an array may lie in the memory of another one that ends there
     arena         the arena map: offsets of arrays, from the instructions that first write and last read them
     work          operations and bytes of an instruction, for profiles
 

@@ -1,4 +1,8 @@
-"""The arena map: an offset for every intermediate array, from the instructions that first write and last read it."""
+"""The arena map: an offset for every intermediate array, from the instructions that first write and last read it.
+
+An array may lie where another one of its size ends: if the instruction that first writes it is the last that reads the
+other one, and does both element by element.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from heapq import heappop, heappush
 
 from core.ir.stop import poll
 from core.plan.flow import Branch, Loop
+from core.plan.in_place import by_elements
 from core.plan.instructions import Instruction, Instructions
 from core.plan.memory import Root
 from core.plan.plan import Plan
@@ -31,18 +36,25 @@ class ArenaMap:
     size: int
 
 
-def arrange(plan: Plan, side_by_side: Iterable[range] = ()) -> ArenaMap:
-    """The arena map of `plan`. Roots that are live at the same time never overlap.
+def arrange(plan: Plan, side_by_side: Iterable[range] = (), replaces: bool = False) -> ArenaMap:
+    """The arena map of `plan`. Roots that are live at the same time never overlap, but for those that are replaced.
 
     side_by_side: positions in its body; roots that instructions of such a range touch are live during all of it.
+    replaces:     whether generated code is right if an instruction that works element by element writes an array over
+                  one that nothing reads afterwards (`core.plan.in_place`).
     """
     offsets: dict[Root, int] = {}
-    size = _place(plan.body, 0, offsets, plan.target, side_by_side)
+    size = _place(plan.body, 0, offsets, plan.target, replaces, side_by_side)
     return ArenaMap(offsets, size)
 
 
 def _place(
-    body: Instructions, base: int, offsets: dict[Root, int], target: Target, side_by_side: Iterable[range] = ()
+    body: Instructions,
+    base: int,
+    offsets: dict[Root, int],
+    target: Target,
+    replaces: bool,
+    side_by_side: Iterable[range] = (),
 ) -> int:
     """Place the roots of `body` that have no offset yet, from offset `base` on; return the end of the last one.
 
@@ -59,11 +71,44 @@ def _place(
             for life in (lives[root] for root in _touched(each) if root in lives):
                 life[:] = min(life[0], stretch.start), max(life[1], stretch.stop - 1)
     end = fit(lives, base, offsets, target)
+    instead = _replaced(body, lives) if replaces else {}
+    if instead:
+        longer = _lives_of_places(lives, instead)
+        other: dict[Root, int] = {}
+        least = fit(longer, base, other, target)
+        if least < end:  # few long lives may leave more gaps than many short ones
+            end, lives = least, {**longer, **{root: longer[place] for root, place in instead.items()}}
+            offsets.update({root: other[instead.get(root, root)] for root in lives})
     inside = [(at, inner) for at, each in enumerate(body.instructions) for inner in _inside(each)]
     free = _free_from((at for at, _ in inside), lives, offsets, base, target)
     for (_, inner), start in zip(inside, free, strict=True):
-        end = max(end, _place(inner, start, offsets, target))
+        end = max(end, _place(inner, start, offsets, target, replaces))
     return end
+
+
+def _replaced(body: Instructions, lives: Lives) -> dict[Root, Root]:
+    """The roots that may lie where others end, each with the first root at its place."""
+    ends: dict[tuple[int, int], list[Root]] = {}
+    for root, (first, last) in lives.items():
+        if first < last:
+            ends.setdefault((last, root.nbytes), []).append(root)
+    instead: dict[Root, Root] = {}
+    for root in sorted(lives, key=lambda r: lives[r][0]):
+        first, last = lives[root]
+        for old in ends.get((first, root.nbytes), ()) if first < last else ():
+            if by_elements(body.instructions[first], old, root):
+                ends[first, root.nbytes].remove(old)
+                instead[root] = instead.get(old, old)
+                break
+    return instead
+
+
+def _lives_of_places(lives: Lives, instead: Mapping[Root, Root]) -> dict[Root, list[int]]:
+    """The lives of the roots that do not lie at the places of others; a place lives until the last root there ends."""
+    found = {root: list(life) for root, life in lives.items() if root not in instead}
+    for root, place in instead.items():
+        found[place][1] = max(found[place][1], lives[root][1])
+    return found
 
 
 def fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:

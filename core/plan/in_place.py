@@ -1,21 +1,24 @@
-"""Results of a plan that may lie in the memory of a parameter: the code reads each element before it writes it, and not
-afterwards.
+"""Arrays that may lie in the memory of others: the code reads each element before it writes it, and not afterwards.
+
+So a result of a plan may be the array of a parameter, and an intermediate array one that its first instruction is the
+last to read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from core.plan.instructions import Gemm, Instruction, Rows
 from core.plan.memory import Root, View
 from core.plan.plan import Plan
+from core.plan.row_kernels import RowKernel, is_total, stages_of
 
-__all__ = ["in_place"]
+__all__ = ["by_elements", "in_place"]
 
-ELEMENTWISE = frozenset({"constant", "iota", "load", "apply", "store"})
-"""Instructions of row kernels that run once for each element, so that an element is not read after it was written."""
+ENDS = frozenset({"store", "accumulate", "check"})
+"""Instructions of row kernels that have an effect on memory. With reductions they decide which sweeps read an array."""
 
 
 def in_place(plan: Plan, pairs: Iterable[tuple[int, int]]) -> list[bool]:
@@ -35,24 +38,56 @@ def in_place(plan: Plan, pairs: Iterable[tuple[int, int]]) -> list[bool]:
         written, read = writers[new.root], readers[old.root]
         if (old.dtype, old.shape) != (new.dtype, new.shape) or len(written) != 1 or max(read, default=-1) > written[0]:
             return False
-        return written[0] not in read or _by_elements(instructions[written[0]], old.root, new.root)
+        return written[0] not in read or by_elements(instructions[written[0]], old.root, new.root)
 
     return [fits(plan.params[param], plan.results[result]) for param, result in pairs]
 
 
-def _by_elements(each: Instruction, old: Root, new: Root) -> bool:
-    """Whether an instruction reads each element of `old` right before it writes the one of `new` at the same place."""
+def by_elements(each: Instruction, old: Root, new: Root) -> bool:
+    """Whether an instruction reads each element of `old` right before it writes the one of `new` at the same place, and
+    not afterwards.
+    """
     if isinstance(each, Gemm):  # its epilogue runs once for each element of the product
         if each.then is None or old in (each.a.root, each.b.root, each.c.root) or each.c.root is new:
             return False
-        each = each.then
-    if not isinstance(each, Rows) or any(instr.kind not in ELEMENTWISE for instr in each.kernel.code):
+        layouts = {(v.shape, v.strides) for v in each.then.views if v.root in (old, new)}  # of a batch of products
+        return len(layouts) == 1 and by_elements(each.then, old, new)
+    if not isinstance(each, Rows) or each.kernel.merged:
         return False
     kernel, roots = each.kernel, [v.root for v in each.views]
     both = [i for i, root in enumerate(roots) if root in (old, new)]
     paths = {(each.views[i].offset, replace(kernel.operands[i], written=False)) for i in both}
-    loads = [at for at, instr in enumerate(kernel.code) if instr.kind == "load" and roots[instr.operand] is old]
-    stores = [at for at, instr in enumerate(kernel.code) if instr.kind == "store" and roots[instr.operand] is new]
-    ((_, path), *others) = paths
+    uses = {(kernel.code[at].kind, roots[kernel.code[at].operand]) for at in _at(kernel, both)}
+    if len(paths) != 1 or uses != {("load", old), ("store", new)}:
+        return False
+    ((_, path),) = paths
     sizes = zip((*kernel.outer, kernel.inner), (*path.outer, path.inner), strict=True)
-    return not others and max(loads) < min(stores) and all(stride for n, stride in sizes if n > 1)
+    return all(stride for n, stride in sizes if n > 1) and _reads_first(kernel, both)
+
+
+def _at(kernel: RowKernel, operands: Collection[int]) -> list[int]:
+    """The positions of the instructions that use one of these operands."""
+    return [at for at, instr in enumerate(kernel.code) if instr.operand in operands]
+
+
+def _reads_first(kernel: RowKernel, operands: Collection[int]) -> bool:
+    """Whether every load from these operands comes before every store to them, in each sweep over a row.
+
+    A later sweep computes values again that an earlier one has loaded, so no sweep may load after one that stores.
+    """
+    code, used = kernel.code, _at(kernel, operands)
+    loads = [at for at in used if code[at].kind == "load"]
+    stores = [at for at in used if code[at].kind == "store"]
+    if max(loads) > min(stores):
+        return False
+    stages, loaded, last = stages_of(code), set(loads), 0
+    for at, instr in enumerate(code):
+        if loaded.isdisjoint(instr.args):
+            continue
+        if is_total(code, instr):  # later sweeps have its value
+            last = max(last, stages[at] - 1)
+            continue
+        loaded.add(at)
+        if instr.kind in ENDS:
+            last = max(last, stages[at])
+    return last <= min(stages[at] for at in stores)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MadeRows", "MergedOperand", "Operand", "RowInstruction", "RowKernel"]
+__all__ = ["MadeRows", "MergedOperand", "Operand", "RowInstruction", "RowKernel", "is_total", "stages_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +93,17 @@ class RowKernel:
     @property
     def rows(self) -> int:
         return math.prod(self.outer)
+
+
+def stages_of(code: Sequence[RowInstruction]) -> list[int]:
+    """The first sweep over a row in which each instruction can run: it needs reductions of earlier sweeps only."""
+    stages: list[int] = []
+    for instr in code:
+        at = max((stages[a] for a in instr.args), default=0)
+        stages.append(at + 1 if is_total(code, instr) else at)
+    return stages
+
+
+def is_total(code: Sequence[RowInstruction], instr: RowInstruction) -> bool:
+    """Whether an instruction is a reduction along the row, whose value is known when a sweep ends."""
+    return instr.kind == "reduce" and code[instr.args[0]].full

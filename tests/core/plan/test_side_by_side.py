@@ -99,7 +99,7 @@ def check(block: Block, threads: int) -> list[Stretch]:
     for plan in plan_parts(block, CPU_TARGET).regions:
         instructions = plan.body.instructions
         chosen = stretches(instructions, threads)
-        arena = arrange(plan, [range(each.first, each.end) for each in chosen])
+        arena = arrange(plan, [range(each.first, each.end) for each in chosen], replaces=True)
         for stretch in chosen:
             owner = {at: number for number, share in enumerate(stretch.shares) for at in share}
             assert sorted([*stretch.ahead, *owner, *stretch.after]) == list(range(stretch.first, stretch.end))
