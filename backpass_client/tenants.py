@@ -20,7 +20,10 @@ class _Answer:
     def of(cls, said: Mapping[str, Any]) -> Self:
         """The object of these members."""
         names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-        return cls(**{name: said[name] for name in names if name != "said"}, said=dict(said))  # type: ignore[call-arg]
+        known = {
+            name: said[name] for name in names if name in said
+        }  # an earlier service may lack members with defaults
+        return cls(**known, said=dict(said))  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,16 @@ class Tenant(_Answer):
 
     own:    its limits that differ from the settings of the service, by name; 0 for no limit.
     quotas: `limit` and `used` of each limit, by name; None for no limit and for rates, which have no use.
+    state:  active or suspended. reason: of the suspension. since: when it began, in seconds since 1970.
     """
 
     tenant: str
     own: dict[str, float]
     quotas: dict[str, dict[str, float | None]]
     said: dict[str, Any] = field(repr=False)
+    state: str = "active"
+    reason: str | None = None
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Tenants:
         return Tenant.of(self._service.call("GET", f"/v1/tenants/{quoted(name)}"))
 
     def list(self) -> Iterator[Tenant]:
-        """The tenants that have keys or limits of their own, page by page."""
+        """The tenants that have keys, limits of their own or a state, page by page."""
         return (Tenant.of(each) for each in self._service.entries("/v1/tenants", "tenants"))
 
     def set_limits(self, name: str, **limits: float | None) -> Tenant:
@@ -93,3 +100,17 @@ class Tenants:
         Raises Refused for a name that is no limit.
         """
         return Tenant.of(self._service.call("PUT", f"/v1/tenants/{quoted(name)}", {"limits": limits}))
+
+    def suspend(self, name: str, reason: str) -> Tenant:
+        """Refuse all calls of a tenant until `resume`, with 403 `tenant-suspended` and the reason; safe to repeat.
+
+        Within seconds its streams end and its jobs wait. Nothing is lost. Raises Refused (invalid-state) for the tenant
+        of the caller.
+        """
+        return Tenant.of(
+            self._service.call("POST", f"/v1/tenants/{quoted(name)}/suspend", {"reason": reason}, repeat=True)
+        )
+
+    def resume(self, name: str) -> Tenant:
+        """Lift the suspension of a tenant: its keys work again, and its jobs go on; safe to repeat."""
+        return Tenant.of(self._service.call("POST", f"/v1/tenants/{quoted(name)}/resume", repeat=True))

@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.datastructures import State
 
+from service.caller import Caller
 from service.checkpoints import Checkpoints
 from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
 from service.datasets import Datasets
@@ -13,7 +14,7 @@ from service.datasets.forgetting import Forgetting
 from service.datasets.ingest import Ingest
 from service.datasets.uploads import FOLDER as UPLOADED
 from service.datasets.uploads import Uploads
-from service.engine import Engine
+from service.engine import Barred, Engine
 from service.http import recorded
 from service.http.admission import Admission
 from service.http.auth import Gatekeeper
@@ -106,6 +107,14 @@ def _add_tenants(state: State, settings: Settings, engine: Engine) -> None:
     state.streams = Streams(settings.streams, tenancy.ring.allows)
     state.metrics.registry.register(tenancy.usage)
     engine.on_spent(lambda tenant, seconds: tenancy.usage.add(tenant, "compute_seconds", seconds))
+
+    def barred(caller: Caller) -> Barred | None:
+        """Calls without a key are those of the service itself, such as the saving of a session."""
+        state = None if caller.key is None else tenancy.ring.states.get(caller.tenant)
+        return None if state is None else Barred(state.detail(caller.tenant), state.reason)
+
+    engine.on_turn(barred)
+    state.uploads.suspended = lambda: tenancy.ring.states
     state.programs.limit_of = lambda tenant: tenancy.quotas.limits(tenant).programs
     state.ingest.room = lambda tenant, size: tenancy.quotas.room_for(tenant, "dataset_bytes", size)
 
@@ -135,6 +144,7 @@ def _add_sessions(state: State, settings: Settings, engine: Engine) -> None:
     state.sessions.closed = state.live.wake
     state.sessions.stepped = lambda tenant, steps: usage.add(tenant, "steps", steps)
     state.sessions.quota = state.tapes.quota = quotas.limits
+    state.sessions.suspended = suspended = lambda: state.tenancy.ring.states
     state.runner = Runner(
         JobStore(state.store, state.instance),
         state.sessions,
@@ -148,6 +158,7 @@ def _add_sessions(state: State, settings: Settings, engine: Engine) -> None:
         limit=settings.running_jobs,
         longest_call=settings.max_step_deadline,
         has_compute=quotas.has_compute,
+        suspended=suspended,
     )
 
 

@@ -64,7 +64,9 @@ def add_keys(commands: Any) -> None:
         "--overlap", type=_seconds, default=86_400.0, metavar="TIME", help="time for which both are valid (default: 1d)"
     )
     tenants = actions.add_parser(
-        "tenants", help="list tenants, or set their limits", description="List tenants, or set limits of one."
+        "tenants",
+        help="list tenants, set limits of one, suspend one",
+        description="List tenants, set limits of one, or suspend one.",
     )
     inner = tenants.add_subparsers(dest="of_tenants", metavar="ACTION")
     listed = inner.add_parser("list", help="list tenants with keys or own limits")
@@ -76,7 +78,14 @@ def add_keys(commands: Any) -> None:
     )
     setting.add_argument("tenant", type=_tenant)
     setting.add_argument("limits", nargs="+", type=_limit, metavar="NAME=NUMBER")
-    for parser in (create, listing, revoke, rotate, tenants, listed, setting):
+    suspend = inner.add_parser(
+        "suspend", help="refuse all calls of a tenant", description="Refuse all calls of a tenant until it is resumed."
+    )
+    suspend.add_argument("tenant", type=_tenant)
+    suspend.add_argument("--reason", required=True, help="why, for the tenant: its refused calls contain it")
+    resume = inner.add_parser("resume", help="lift the suspension of a tenant")
+    resume.add_argument("tenant", type=_tenant)
+    for parser in (create, listing, revoke, rotate, tenants, listed, setting, suspend, resume):
         parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
         parser.add_argument("--data-dir", metavar="DATA_DIR", default=argparse.SUPPRESS, help=of_service)
 
@@ -122,6 +131,10 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
     if chosen.of_tenants == "set":
         given = {"tenant": chosen.tenant, "limits": dict(chosen.limits)}
         return "tenants.set", given, _own_limits
+    if chosen.of_tenants == "suspend":
+        return "tenants.suspend", {"tenant": chosen.tenant, "reason": chosen.reason}, _state
+    if chosen.of_tenants == "resume":
+        return "tenants.resume", {"tenant": chosen.tenant}, _state
     return "tenants.list", {}, _tenants
 
 
@@ -163,8 +176,13 @@ def _keys(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _tenants(found: Sequence[dict[str, Any]]) -> str:
-    rows = [(each["tenant"], str(each["keys"]), _limits(each)) for each in found]
-    return _table([("TENANT", "VALID KEYS", "OWN LIMITS"), *rows])
+    rows = [(each["tenant"], each["state"], str(each["keys"]), _limits(each)) for each in found]
+    return _table([("TENANT", "STATE", "VALID KEYS", "OWN LIMITS"), *rows])
+
+
+def _state(tenant: dict[str, Any]) -> str:
+    reason = "" if tenant["reason"] is None else f": {tenant['reason']}"
+    return f"{tenant['tenant']} is {tenant['state']}{reason}"
 
 
 def _own_limits(tenant: dict[str, Any]) -> str:

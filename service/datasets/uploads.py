@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class Uploads:
 
     def __init__(self, settings: Settings, store: Store, objects: Objects) -> None:
         self._settings, self._store, self._objects = settings, store, objects
+        self.suspended: Callable[[], Collection[str]] = lambda: ()
+        """The suspended tenants: their uploads do not expire."""
 
     async def create(
         self,
@@ -218,7 +220,9 @@ class Uploads:
         now = time.time()
 
         def work(connection: Connection) -> list[tuple[str, str]]:
-            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= now)
+            wanted = select(table.c.tenant, table.c.id).where(
+                table.c.expires <= now, table.c.tenant.not_in(self.suspended())
+            )
             return [(row.tenant, row.id) for row in connection.execute(wanted)]
 
         for tenant, id in await self._store.read(work):

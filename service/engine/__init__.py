@@ -18,6 +18,7 @@ from service.engine.answer_room import AnswerRoom
 from service.engine.embedded import EmbeddedPool
 from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.protocol import (
+    Barred,
     DeadlineExceeded,
     Engine,
     EngineError,
@@ -32,6 +33,7 @@ from service.engine.stateless import run_stateless
 
 __all__ = [
     "AnswerRoom",
+    "Barred",
     "DeadlineExceeded",
     "EmbeddedPool",
     "Engine",

@@ -13,12 +13,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.caller import tenant
+from service.caller import CALLER, Caller
 from service.engine.child import Child
 from service.engine.devices import WorkerPlan
 from service.engine.line import in_line
 from service.engine.process import WorkerProcess
-from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, WorkerLost, WorkerStatus
+from service.engine.protocol import (
+    BarCallback,
+    DeadlineExceeded,
+    EngineError,
+    NoCapacity,
+    QueueFull,
+    WorkerLost,
+    WorkerStatus,
+)
 from service.fair_line import FairLine, Turns
 
 __all__ = ["Dispatcher", "Slot"]
@@ -32,8 +40,12 @@ class Ticket:
     """One queued call. `slot` gets its result when a worker is free, or an exception."""
 
     number: int
-    tenant: str
+    caller: Caller
     slot: asyncio.Future[Slot]
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant
 
 
 @dataclass(slots=True)
@@ -77,6 +89,8 @@ class Dispatcher:
         self._numbers = itertools.count()
         self._call_seconds = 0.1
         self._closed = False
+        self.bars: BarCallback = lambda caller: None
+        """As of `Engine.on_turn`."""
 
     @property
     def waiting(self) -> int:
@@ -88,15 +102,17 @@ class Dispatcher:
 
         worker:  id of the required worker process, or None for any.
         give_up: the deadline, a value of time.monotonic().
-        Raises WorkerLost, NoCapacity or QueueFull at once, DeadlineExceeded at the deadline.
+        Raises WorkerLost, NoCapacity or QueueFull at once, Barred at once or later, DeadlineExceeded at the deadline.
         """
         line, limit = self._line(worker)
-        caller = tenant()
+        caller = CALLER.get()
+        if (barred := self.bars(caller)) is not None:
+            raise barred
         if not line and (slot := self._idle(worker)) is not None:
             slot.status = "busy"
-            self._turns.took(caller)
+            self._turns.took(caller.tenant)
             return slot
-        if len(line) >= limit and self._idle(worker) is None and not self._made_room(line, caller):
+        if len(line) >= limit and self._idle(worker) is None and not self._made_room(line, caller.tenant):
             raise self._queue_full(line)
         ticket = Ticket(next(self._numbers), caller, asyncio.get_running_loop().create_future())
         line.add(ticket)
@@ -192,8 +208,11 @@ class Dispatcher:
             ticket = heads[0] if len(heads) == 1 else min(heads, key=self._turns.rank)
             if not slot.waiting.remove(ticket):
                 self._shared.remove(ticket)
-            if not ticket.slot.done():  # else just cancelled: its task has not yet removed the ticket
+            if ticket.slot.done():  # just cancelled: its task has not yet removed the ticket
+                continue
+            if (barred := self.bars(ticket.caller)) is None:
                 return ticket
+            ticket.slot.set_exception(barred)
         return None
 
 

@@ -29,6 +29,8 @@ from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.process import ParkedCall, WorkerConfig, WorkerProcess
 from service.engine.protocol import (
     NO_TENSORS,
+    BarCallback,
+    Barred,
     DeadlineExceeded,
     LostCallback,
     NoCapacity,
@@ -122,6 +124,9 @@ class EmbeddedPool:
     def on_spent(self, callback: SpentCallback) -> None:
         self._on_spent = callback
 
+    def on_turn(self, callback: BarCallback) -> None:
+        self._dispatcher.bars = callback
+
     def workers(self) -> list[WorkerInfo]:
         return [replace(_info(slot), memory_limit=self._config.memory_limit) for slot in self._slots]
 
@@ -165,7 +170,7 @@ class EmbeddedPool:
     async def _acquire(self, worker: str | None, give_up: float) -> Slot:
         try:
             return await self._dispatcher.acquire(worker, give_up)
-        except (QueueFull, NoCapacity) as error:
+        except (QueueFull, NoCapacity, Barred) as error:
             self.events["rejected", type(error).__name__] += 1
             raise
 

@@ -19,8 +19,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from service.caller import Caller
+
 __all__ = [
     "NO_TENSORS",
+    "Barred",
     "DeadlineExceeded",
     "Engine",
     "EngineError",
@@ -38,6 +41,7 @@ __all__ = [
 NO_TENSORS: Mapping[str, np.ndarray] = MappingProxyType({})
 LostCallback = Callable[[str, str], None]
 SpentCallback = Callable[[str, float], None]
+BarCallback = Callable[[Caller], "EngineError | None"]
 PartCallback = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 WorkerStatus = Literal["starting", "idle", "busy", "restarting", "stopped"]
 RemoteKind = Literal["program", "execution", "memory", "internal"]
@@ -130,6 +134,14 @@ class QueueFull(EngineError):
         self.retry_after = retry_after
 
 
+class Barred(EngineError):
+    """The tenant of the call was suspended before a worker began with it. reason: of the suspension."""
+
+    def __init__(self, message: str, reason: str | None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class NoCapacity(EngineError):
     """No worker runs or can be started, the service has no memory for the tensors, or the engine is stopping."""
 
@@ -195,13 +207,19 @@ class Engine(Protocol):
         stop:     once set, the worker is asked to end the call early; the call is answered with what it has done, or
                   with RemoteError `canceled`. A worker that does not look at it finishes the call.
         Cancelling the awaiting task also cancels the call in the worker.
-        Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity or RemoteError.
+        Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity, Barred or RemoteError.
         """
 
     def on_spent(self, callback: SpentCallback) -> None:
         """Call `callback(tenant, seconds)` on the event loop when a worker has ended a call, also a failed one.
 
         One callback; a later one replaces it. The tenant is that of `service.caller` when the call began.
+        """
+
+    def on_turn(self, callback: BarCallback) -> None:
+        """Ask `callback(caller)` for the error of a call whose turn comes; None lets it begin.
+
+        One callback; a later one replaces it. The caller is that of `service.caller` when the call was made.
         """
 
     def workers(self) -> list[WorkerInfo]:

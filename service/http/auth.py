@@ -92,6 +92,10 @@ class Gatekeeper:
             return self._unauthenticated(
                 key, challenge=CHALLENGE if not given else f'{CHALLENGE}, error="invalid_token"'
             )
+        state = self._ring.states.get(key.tenant)
+        if state is not None and not is_public(method, path):
+            self._refused("tenant", state.detail(key.tenant))
+            return state.refusal(key.tenant)
         needed = scope_of(method, path)
         if needed not in key.scopes and not is_public(method, path):
             self._refused("scope", f"key {key.id} of {key.tenant} has no scope {needed}")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from service.caller import acting_for
 from service.engine import EngineError, NoCapacity, QueueFull
@@ -42,16 +42,18 @@ class Runner:
         longest_call: float,
         chunk_s: float = CHUNK_S,
         has_compute: Callable[[str], bool] = lambda tenant: True,
+        suspended: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
         """limit: most jobs at a time. has_compute: whether a tenant has compute seconds left; jobs of others wait.
 
+        suspended: the suspended tenants, whose jobs wait.
         The other arguments are those of `Training`.
         """
         self.jobs = jobs
         self.bell = Bell()
         self._sessions, self._checkpointed = sessions, checkpointed
         self._limit, self._longest, self._chunk_s = limit, longest_call, chunk_s
-        self._has_compute = has_compute
+        self._has_compute, self._suspended = has_compute, suspended
         self._barred: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -93,16 +95,18 @@ class Runner:
         if task is not None:
             await asyncio.wait({task})
 
-    def has_compute(self, tenant: str) -> bool:
-        """Whether `tenant` has compute seconds left; its queued jobs wait until it has."""
-        return self._has_compute(tenant)
+    def bar(self, tenant: str) -> str | None:
+        """Why no job of `tenant` may run now, as a reason of `WAITS`; None if they may."""
+        if tenant in self._suspended():
+            return "suspended"
+        return None if self._has_compute(tenant) else "quota"
 
-    def _may_compute(self, tenant: str) -> bool:
-        """Whether jobs of `tenant` may run now; otherwise none of them is taken from the queue until they may."""
-        if self._has_compute(tenant):
-            return True
-        self._barred.add(tenant)
-        return False
+    def _bar(self, tenant: str) -> str | None:
+        """As `bar`; if there is a reason, no job of the tenant is taken from the queue while it lasts."""
+        reason = self.bar(tenant)
+        if reason is not None:
+            self._barred.add(tenant)
+        return reason
 
     def _told(self, job: Job) -> None:
         """Tell the readers that the job has new events; let clients find the session of an ended one."""
@@ -122,7 +126,7 @@ class Runner:
                     await self.jobs.renew([*self._running])
                 for late in await self.jobs.expire():
                     self._told(late)
-                self._barred = {tenant for tenant in self._barred if not self._has_compute(tenant)}
+                self._barred = {tenant for tenant in {*self._barred, *self._suspended()} if self.bar(tenant)}
                 while len(self._running) < self._limit:
                     job = await self.jobs.claim(self._barred, self._running)
                     if job is None:
@@ -152,7 +156,7 @@ class Runner:
         """Run the loop of `job`, again after failures that may pass."""
         log.info("job %s runs from step %d", job.id, job.progress.step)
         training = Training(
-            job, self.jobs, self._sessions, self._checkpointed, self._told, self._may_compute,
+            job, self.jobs, self._sessions, self._checkpointed, self._told, self._bar,
             longest_call=self._longest, chunk_s=self._chunk_s,
         )  # fmt: skip
         failures, pause = 0, FIRST_PAUSE_S

@@ -48,6 +48,13 @@ MOST_FAILED_SAVES = 3
 TOLD_S = 2.0
 """Seconds in a queue of the engine after which clients see that the job waits for a worker."""
 
+SUSPENDED = "suspended"
+GOES_ON = {
+    "quota": "the compute seconds of this day (UTC) are used up; the job goes on when they return",
+    SUSPENDED: "the tenant is suspended; the job goes on when that is lifted",
+}
+"""Reason why no job of a tenant may run -> what its readers see."""
+
 LOST = "worker-lost"
 """The code of the problem, and the reason of the job."""
 
@@ -91,17 +98,17 @@ class Training:
         sessions: Sessions,
         checkpointed: Checkpointed,
         said: Callable[[Job], None],
-        may_compute: Callable[[str], bool],
+        bar: Callable[[str], str | None],
         *,
         longest_call: float,
         chunk_s: float = CHUNK_S,
     ) -> None:
-        """said: called after events were stored. may_compute: whether a tenant has compute seconds left.
+        """said: called after events were stored. longest_call: deadline of one call, in seconds.
 
-        longest_call: deadline of one call, in seconds.
+        bar: why jobs of a tenant must wait, as a key of `GOES_ON`; None if they may run.
         """
         self._job, self._jobs, self._sessions, self._checkpointed = job, jobs, sessions, checkpointed
-        self._said, self._may_compute, self._longest, self._chunk_s = said, may_compute, longest_call, chunk_s
+        self._said, self._bar, self._longest, self._chunk_s = said, bar, longest_call, chunk_s
         self._asked = job.asked
         self._steps = FIRST_STEPS
         self._failed_saves = 0
@@ -199,9 +206,8 @@ class Training:
         self._must_go_on()
         if self._asked == "pause":
             await self._wait("paused")
-        elif not self._may_compute(self._job.tenant):
-            detail = "the compute seconds of this day (UTC) are used up; the job goes on when they return"
-            await self._wait("queued", [("warning", {"detail": detail})])
+        elif (reason := self._bar(self._job.tenant)) is not None:
+            await self._wait_barred(reason)
         else:
             await self._train()
 
@@ -218,6 +224,11 @@ class Training:
         self._must_go_on()
         if self._asked == "pause":
             await self._wait("paused")
+        elif self._bar(self._job.tenant) == SUSPENDED:
+            await self._wait_barred(SUSPENDED)
+
+    async def _wait_barred(self, reason: str) -> None:
+        await self._wait("queued", [("warning", {"detail": GOES_ON[reason]})])
 
     # Steps
 

@@ -12,7 +12,8 @@ __all__ = ["WAITS", "Waiting", "waiting_after", "waiting_of"]
 
 WAITS = {
     "turn": "as many jobs run as may at a time, or others are before it in the queue",
-    "quota": "the compute seconds of its tenant are used up for this day",
+    "suspended": "an administrator has suspended its tenant",
+    "quota": "the compute seconds of its tenant are used up for this day (UTC)",
     "storage": "the disk is full, or the database or the stored files do not answer",
     "worker": "no worker is free for its next call",
     "memory": "no worker has the memory for its next call now",
@@ -50,10 +51,10 @@ def waiting_after(error: Exception, now: float) -> Waiting:
     return Waiting(reason, problem.detail, now)
 
 
-def waiting_of(job: Job, position: int | None, has_compute: bool) -> Waiting | None:
+def waiting_of(job: Job, position: int | None, barred: str | None) -> Waiting | None:
     """Why the job waits now; None if it does not, or waits for a client.
 
-    position: number of queued jobs before it, if it is queued. has_compute: whether its tenant has compute seconds.
+    position: number of queued jobs before it, if it is queued. barred: why no job of its tenant may run, if so.
     """
     if job.state in ACTIVE and (job.owner_until or 0.0) < time.time():
         return Waiting("process", WAITS["process"], job.owner_until or job.started or job.queued)
@@ -61,8 +62,8 @@ def waiting_of(job: Job, position: int | None, has_compute: bool) -> Waiting | N
         return None if job.waiting is None else Waiting(*job.waiting)
     if job.state != "queued":
         return None
-    if not has_compute:
-        return Waiting("quota", f"{WAITS['quota']} (UTC)", job.queued)
+    if barred is not None:
+        return Waiting(barred, WAITS[barred], job.queued)
     if not position:
         return Waiting("turn", "it is the first in the queue", job.queued)
     before = "1 job is" if position == 1 else f"{position} jobs are"

@@ -14,7 +14,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from core.ir.errors import CoreError, OutOfMemory, ProgramError, escaped
-from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
+from service.engine.protocol import (
+    Barred,
+    DeadlineExceeded,
+    EngineError,
+    NoCapacity,
+    QueueFull,
+    RemoteError,
+    WorkerLost,
+)
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
 from service.problems.unions import one_form, suggested
 from service.problems.words import said
@@ -124,6 +132,8 @@ def _(error: EngineError) -> HttpProblem:
             return HttpProblem("worker-lost", detail, headers=headers, worker=error.worker, reason=error.reason)
         case DeadlineExceeded():
             return HttpProblem("deadline-exceeded", str(error), retryable=error.retryable, waited=error.waited)
+        case Barred():
+            return HttpProblem("tenant-suspended", str(error), reason=error.reason)
         case QueueFull():
             return HttpProblem("queue-full", str(error), headers=headers)
         case NoCapacity():

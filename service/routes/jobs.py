@@ -367,7 +367,7 @@ def _view(job: Job, positions: Mapping[str, int], runner: Runner) -> dict[str, A
         "error": job.error,
         "priority": job.priority,
         "queue_position": position,
-        "waiting": waiting_of(job, position, runner.has_compute(job.tenant)),
+        "waiting": waiting_of(job, position, runner.bar(job.tenant)),
         "program_id": spec.program_id,
         "session_id": job.session,
         "dataset_id": spec.dataset_id,

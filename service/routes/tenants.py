@@ -18,9 +18,11 @@ from service.routes.common import administrator, json_answer
 from service.routes.documented import accepts
 from service.routes.state import quotas, sessions, settings, store, tapes, tenancy
 from service.schemas import tenants as schemas
+from service.store.admin import Action
 from service.store.errors import StorageError
 from service.tenants import actions, audit, usage
 from service.tenants.limits import NAMES, BadLimit
+from service.tenants.states import ACTIVE, WrongState
 
 __all__ = ["quotas_of", "router"]
 
@@ -40,6 +42,8 @@ QUOTAS = {
     "compute_seconds": {"limit": None, "used": 12.5},
     "requests_per_second": {"limit": 5000, "used": None},
 }
+BODY = ("invalid-json", "body-too-large", "body-timeout", "unsupported-media-type", "invalid-request")
+STORAGE = ("storage-full", "storage-unavailable")
 UNUSED = {kind: 0.0 if kind == "compute_seconds" else 0 for kind in usage.KINDS}
 ME = {
     "tenant": "acme",
@@ -199,7 +203,7 @@ async def list_tenants(
         Query(pattern=r"^(tenant:[a-z0-9._-]{1,64})?$", description="`next_page_token` of the previous page."),
     ] = "",
 ) -> Response:
-    """One page of the tenants with keys or own limits, ordered by name, with their quotas."""
+    """One page of the tenants with keys, own limits or a state, ordered by name, with their quotas."""
     known = await actions.list_tenants(store(request), {})
     names = {each["tenant"] for each in known} | {key.tenant for key in tenancy(request).ring.of_file}
     found = sorted(name for name in names if name > page_token.removeprefix(TOKEN))
@@ -216,7 +220,7 @@ async def list_tenants(
     dependencies=[Depends(administrator)],
 )
 async def get_tenant(request: Request, tenant: TenantName) -> Response:
-    """Limits of the tenant and their use. A tenant without keys has those of the settings."""
+    """State and limits of the tenant, and their use. A tenant without keys has the limits of the settings."""
     return json_answer((await _views(request, [tenant]))[0])
 
 
@@ -224,15 +228,7 @@ async def get_tenant(request: Request, tenant: TenantName) -> Response:
     "/v1/tenants/{tenant}",
     summary="Set the limits of a tenant",
     response_model=schemas.TenantView,
-    responses=responses(
-        "invalid-json",
-        "body-too-large",
-        "body-timeout",
-        "unsupported-media-type",
-        "invalid-request",
-        "storage-full",
-        "storage-unavailable",
-    ),
+    responses=responses(*BODY, *STORAGE),
     dependencies=[Depends(administrator)],
     openapi_extra=accepts(
         schemas.SetLimits,
@@ -257,6 +253,60 @@ async def put_tenant(request: Request, tenant: TenantName) -> Response:
     return json_answer((await _views(request, [tenant]))[0])
 
 
+@router.post(
+    "/v1/tenants/{tenant}/suspend",
+    summary="Suspend a tenant",
+    response_model=schemas.TenantView,
+    responses=responses("invalid-state", *BODY, *STORAGE),
+    dependencies=[Depends(administrator)],
+    openapi_extra=accepts(schemas.Suspend, binary=False, unpaid=("A reason", {"reason": "unpaid invoice"})),
+)
+async def suspend_tenant(request: Request, tenant: TenantName) -> Response:
+    """Refuse the calls of all keys of a tenant with 403 `tenant-suspended`, which has the reason; safe to repeat.
+
+    Within seconds its streams end, its jobs wait in the queue, and its calls that wait for a worker are refused; those
+    that run are completed. Nothing is lost. The caller cannot suspend its own tenant.
+    """
+    asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.Suspend)
+    return await _changed(request, tenant, actions.suspend, reason=asked.reason)
+
+
+@router.post(
+    "/v1/tenants/{tenant}/resume",
+    summary="Lift the suspension of a tenant",
+    response_model=schemas.TenantView,
+    responses=responses("invalid-request", *STORAGE),
+    dependencies=[Depends(administrator)],
+)
+async def resume_tenant(request: Request, tenant: TenantName) -> Response:
+    """Let the keys of a tenant work again, and its jobs go on, within seconds; safe to repeat."""
+    return await _changed(request, tenant, actions.resume)
+
+
+async def _changed(request: Request, tenant: str, action: Action, **more: str) -> Response:
+    """The tenant after `action`, which changes its state. Raises HttpProblem 409, 422, StorageError."""
+    if tenant == CALLER.get().tenant:
+        detail = f"{tenant} is the tenant of the caller; an administrator of another tenant, or `backpass keys tenants`"
+        raise HttpProblem("invalid-state", f"{detail}, can change its state", state=ACTIVE.state)
+    try:
+        await action(store(request), {"tenant": tenant, **more})
+    except WrongState as error:
+        raise HttpProblem("invalid-state", str(error), state=error.state) from None
+    except ValueError as error:
+        field = FieldError("/reason", "invalid", str(error))
+        raise HttpProblem("invalid-request", str(error), errors=[field]) from None
+    await tenancy(request).ring.refresh()
+    return json_answer((await _views(request, [tenant]))[0])
+
+
 async def _views(request: Request, names: Iterable[str]) -> list[dict[str, Any]]:
-    own = tenancy(request).ring.limits
-    return [{"tenant": name, "own": own.get(name, {}), "quotas": await quotas_of(request, name)} for name in names]
+    ring = tenancy(request).ring
+    return [
+        {
+            "tenant": name,
+            **actions.state_of(ring.states.get(name)),
+            "own": ring.limits.get(name, {}),
+            "quotas": await quotas_of(request, name),
+        }
+        for name in names
+    ]

@@ -9,7 +9,7 @@ from service.problems import responses
 
 __all__ = ["add_access"]
 
-CODES = ("unauthenticated", "forbidden", "rate-limited")
+CODES = ("unauthenticated", "forbidden", "tenant-suspended", "rate-limited")
 SCHEME = {
     "type": "http",
     "scheme": "bearer",

@@ -21,6 +21,7 @@ __all__ = [
     "RotateKey",
     "RotatedKey",
     "SetLimits",
+    "Suspend",
     "TenantPage",
     "TenantView",
     "UsagePage",
@@ -123,18 +124,33 @@ class Quota(Strict):
 
 
 class TenantView(Strict):
-    """A tenant: the limits that an administrator set for it, and those that hold."""
+    """A tenant: its state, the limits that an administrator set for it, and those that hold."""
 
     tenant: OfTenant
+    state: str = Field(description="active or suspended.")
+    reason: str | None = Field(description="Reason of the suspension; null without one.")
+    since: float | None = Field(description="When it began, in seconds since 1970; null without one.")
     own: dict[str, float] = Field(description="Limits that differ from the settings by name; 0 for no limit.")
     quotas: dict[str, Quota] = Field(description="Limits and their use by name.")
 
 
 class TenantPage(Strict):
-    """One page of the tenants that have keys or limits of their own."""
+    """One page of the tenants that have keys, limits of their own or a state."""
 
     tenants: list[TenantView] = Field(description="Tenants, ordered by name.")
     next_page_token: NextPage = None
+
+
+class Suspend(Strict):
+    """The suspension of a tenant."""
+
+    reason: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=LINE,
+        description="Why, for the tenant: its refused calls contain it.",
+        examples=["unpaid invoice"],
+    )
 
 
 class SetLimits(Strict):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine import Barred, DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
 from service.http.entity_tags import Accepts, any_tag
 from service.http.idempotency import outcome_unknown
@@ -301,7 +301,7 @@ class Changes:
     async def _failed(self, change: _Change, error: Exception) -> None:
         """Settle a call that failed: delete its entry, or note that it may have taken effect."""
         session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
-        changed_nothing = isinstance(error, QueueFull)
+        changed_nothing = isinstance(error, QueueFull | Barred)
         if isinstance(error, RemoteError):
             changed_nothing = error.kind in ("program", "execution")  # handlers raise these before they change anything
         elif isinstance(error, DeadlineExceeded):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,8 @@ class SessionRegistry:
         """Called when a session has been closed."""
         self.stepped: Callable[[str, int], None] = lambda tenant, steps: None
         """Called with the tenant and the steps of each call that has taken effect, once for each call."""
+        self.suspended: Callable[[], Collection[str]] = lambda: ()
+        """The suspended tenants: the leases of their stored sessions do not end."""
         self._stored: StoredSessions | None = None
         rebuilder = None
         if store is not None and objects is not None:
@@ -329,6 +331,9 @@ class SessionRegistry:
     async def _close_expired(self) -> None:
         for session in list(self._held.open.values()):
             if session.lease_left < 0 and not session.turn.locked() and not session.waiting:
+                if session.is_stored and session.tenant in self.suspended():
+                    session.used = time.monotonic()
+                    continue
                 try:
                     await self._close(session, EXPIRED)
                 except EngineError:
@@ -343,7 +348,7 @@ class SessionRegistry:
         """
         assert self._stored is not None
         uptime = time.monotonic() - self._started
-        for tenant, id, lease_s in await self._stored.unused_since(time.time(), MANY):
+        for tenant, id, lease_s in await self._stored.unused_since(time.time(), MANY, self.suspended()):
             if lease_s > uptime or (tenant, id) in self._held.open:
                 continue
             try:

@@ -252,14 +252,20 @@ class StoredSessions:
         query = select(sessions.c.id).where(sessions.c.tenant == tenant, sessions.c.program_id == program_id).limit(200)
         return list(await self._store.read(lambda connection: connection.execute(query).scalars().all()))
 
-    async def unused_since(self, now: float, limit: int) -> list[tuple[str, str, float]]:
+    async def unused_since(
+        self, now: float, limit: int, suspended: Collection[str] = ()
+    ) -> list[tuple[str, str, float]]:
         """(tenant, id, lease) of sessions whose lease has passed at the time `now`, in seconds since 1970.
+
+        suspended: tenants whose sessions stay.
 
         Those that another living process holds are left to it: it knows whether a long call uses them.
         """
         free = or_(sessions.c.owner == self._owner, sessions.c.owner_until < now, sessions.c.owner_until.is_(None))
         query = select(sessions.c.tenant, sessions.c.id, sessions.c.lease_s)
-        query = query.where(sessions.c.used + sessions.c.lease_s < now).limit(limit)
+        query = query.where(sessions.c.used + sessions.c.lease_s < now, sessions.c.tenant.not_in(suspended)).limit(
+            limit
+        )
         if self.is_shared:
             query = query.where(free)
         rows = await self._store.read(lambda connection: connection.execute(query).all())

@@ -1,6 +1,7 @@
 """Tenants: who may call the service, how much they may use, how much they have used, and what they did.
 
 * `key`, `table`, `key_file`: API keys, their rows in the store, and the file of keys
+* `states`: tenants that are suspended
 * `key_ring`: all keys in memory, for the check of each request
 * `limits`, `quotas`: the limits of a tenant, and the refusals beyond them
 * `usage`: counters by tenant and day

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from service.store.admin import Action
@@ -16,8 +17,11 @@ from service.tenants.audit import Entry, add
 from service.tenants.key import SCOPES, Key
 from service.tenants.key_ring import KeyRing
 from service.tenants.limits import changed
+from service.tenants.states import ACTIVE, TenantState, states
+from service.tenants.states import resume as lift
+from service.tenants.states import suspend as bar
 
-__all__ = ["ACTIONS", "key_actions", "shown"]
+__all__ = ["ACTIONS", "key_actions", "shown", "state_of"]
 
 MOST = 10_000  # keys in one answer of the command line
 
@@ -85,12 +89,13 @@ async def list_tenants(store: Store, arguments: dict[str, Any]) -> list[dict[str
     """The tenants with keys or own limits. arguments: none. Raises StorageError."""
 
     def read(db: Any) -> list[dict[str, Any]]:
-        own = table.every_tenant(db)
+        own, found = table.every_tenant(db), states(db)
         count: dict[str, int] = {}
         for key in table.every_key(db):
             count[key.tenant] = count.get(key.tenant, 0) + key.is_live(time.time())
         return [
-            {"tenant": name, "keys": count.get(name, 0), "limits": own.get(name, {})} for name in sorted({*own, *count})
+            {"tenant": name, "keys": count.get(name, 0), "limits": own.get(name, {})} | state_of(found.get(name))
+            for name in sorted({*own, *count})
         ]
 
     return await store.read(read)
@@ -107,6 +112,23 @@ async def set_limits(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
         "tenant": tenant,
         "limits": await store.write(lambda db: table.set_limits(db, tenant, time.time(), change)),
     }
+
+
+def state_of(found: TenantState | None) -> dict[str, Any]:
+    """The members of a tenant that tell its state; None for an active one."""
+    return asdict(found or ACTIVE)
+
+
+async def suspend(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The state of the suspended tenant. arguments: tenant, reason. Raises ValueError, StorageError."""
+    tenant, reason = str(arguments["tenant"]), str(arguments["reason"])
+    return {"tenant": tenant} | state_of(await store.write(lambda db: bar(db, tenant, reason, time.time())))
+
+
+async def resume(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The state of a tenant whose suspension ends. arguments: tenant. Raises ValueError, StorageError."""
+    tenant = str(arguments["tenant"])
+    return {"tenant": tenant} | state_of(await store.write(lambda db: lift(db, tenant, time.time())))
 
 
 def _positive(name: str, value: Any, least: float = 1.0) -> float:
@@ -139,6 +161,8 @@ ACTIONS: Mapping[str, Action] = {
     "keys.rotate": _audited("keys rotate", rotate),
     "tenants.list": list_tenants,
     "tenants.set": _audited("keys tenants set", set_limits),
+    "tenants.suspend": _audited("keys tenants suspend", suspend),
+    "tenants.resume": _audited("keys tenants resume", resume),
 }
 """The actions by the name under which other processes ask for them."""
 

@@ -16,20 +16,22 @@ from service.store.store import Store, StoreClosed
 from service.tenants import table
 from service.tenants.key import Key, digest_of
 from service.tenants.key_file import BadKeysFile, KeyFile
+from service.tenants.states import TenantState, states
 
 __all__ = ["KeyRing"]
 
 log = logging.getLogger("backpass.tenants")
 
-News = tuple[tuple[int, ...], list[Key], dict[str, dict[str, float]]]
+News = tuple[tuple[int, ...], list[Key], dict[str, dict[str, float]], dict[str, TenantState]]
 
 REFRESH_S = 2.0
 USED_S = 60.0  # the least time between two writes of a key's last use
 
 
 class KeyRing:
-    """The keys of the store and of the keys file, by digest; and the tenants' own limits.
+    """The keys of the store and of the keys file, by digest; and the tenants' own limits and states.
 
+    states:    tenant -> its state, for those that are not active: their calls are refused.
     is_needed: whether requests need a key: keys exist, or the settings demand them. Revoked keys count, because the
     end of the last key must not open the service.
     """
@@ -41,6 +43,7 @@ class KeyRing:
         self._complaint = ""
         self._turn = asyncio.Lock()
         self.limits: dict[str, dict[str, float]] = {}
+        self.states: dict[str, TenantState] = {}
         self.is_needed = required or file is not None
         self.on_change: Callable[[], None] = lambda: None
 
@@ -60,11 +63,12 @@ class KeyRing:
         return next((key for key in self._keys.values() if key.id == id), None)
 
     def allows(self, caller: Caller) -> bool:
-        """Whether an answer that `caller` was allowed to read may go on: the key has not ended since."""
+        """Whether an answer that `caller` was allowed to read may go on: neither its key has ended since, nor was its
+        tenant suspended."""
         if not self.is_needed:
             return True
         key = self.by_id(caller.key)
-        return key is not None and key.is_live(time.time())
+        return key is not None and key.is_live(time.time()) and caller.tenant not in self.states
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -95,15 +99,21 @@ class KeyRing:
         seen = table.changes(connection)
         if seen == self._seen and not changed:
             return None
-        return seen, table.every_key(connection), table.every_tenant(connection)
+        return seen, table.every_key(connection), table.every_tenant(connection), states(connection)
 
-    def _adopt(self, seen: tuple[int, ...], stored: list[Key], limits: dict[str, dict[str, float]]) -> None:
+    def _adopt(
+        self,
+        seen: tuple[int, ...],
+        stored: list[Key],
+        limits: dict[str, dict[str, float]],
+        states: dict[str, TenantState],
+    ) -> None:
         before = self._keys
         self._keys = {key.digest: key for key in (*stored, *self.of_file)}
         for digest, key in self._keys.items():
             if digest in before:  # the store knows the last use only up to a minute
                 key.used, key.written = before[digest].used, before[digest].written
-        self._seen, self.limits = seen, limits
+        self._seen, self.limits, self.states = seen, limits, states
         self.is_needed = self._required or self._file is not None or bool(self._keys)
         self.on_change()
 

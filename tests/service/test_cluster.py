@@ -355,6 +355,12 @@ def test_an_api_key_of_one_service_is_known_to_the_other_within_seconds(pair, cl
 
     assert limited.status_code == 200, limited.text
     assert until(lambda: other.get("/v1/me", headers=second).json()["quotas"]["sessions"]["limit"] == 3)
+    suspended = one.post("/v1/tenants/acme/suspend", json={"reason": "unpaid"}, headers=admin)
+    assert suspended.status_code == 200, suspended.text
+    refused = until(lambda: (found := other.get("/v1/me", headers=second)).status_code == 403 and found, 4.0)
+    assert refused.json()["reason"] == "unpaid"
+    assert other.post("/v1/tenants/acme/resume", headers=admin).status_code == 200
+    assert until(lambda: one.get("/v1/me", headers=second).status_code == 200, 4.0)
     assert one.delete(f"/v1/keys/{made.json()['id']}", headers=admin).status_code == 204
     assert until(lambda: other.get("/v1/sessions", headers=second).status_code == 401)
 

@@ -36,6 +36,8 @@ class FullQueue:
 
     def on_spent(self, callback: Any) -> None: ...
 
+    def on_turn(self, callback: Any) -> None: ...
+
     async def call(self, *args: Any, **more: Any) -> Any:
         raise QueueFull("64 calls are waiting already")
 

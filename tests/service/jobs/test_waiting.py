@@ -28,7 +28,7 @@ async def waits(runner: Runner, job: Job, reason: str | None) -> Waiting | None:
         while True:
             found = await runner.jobs.get(job.tenant, job.id)
             position = (await runner.jobs.positions([found])).get(job.id)
-            shown = waiting_of(found, position, runner.has_compute(job.tenant))
+            shown = waiting_of(found, position, runner.bar(job.tenant))
             if (shown and shown.reason) == reason:
                 return shown
             await asyncio.sleep(0.005)

@@ -120,6 +120,21 @@ def test_limits_of_a_tenant_are_set_and_read(admin: Service):
     assert "measured" in [each.tenant for each in admin.tenants.list()]
 
 
+def test_a_tenant_is_suspended_and_resumed(keyed: Keyed, admin: Service):
+    made = admin.keys.create("paused")
+    with Service(keyed.served.url, api_key=made.text) as own:
+        suspended = admin.tenants.suspend("paused", "unpaid invoice")
+        assert (suspended.state, suspended.reason) == ("suspended", "unpaid invoice")
+        assert suspended.since is not None
+        with pytest.raises(Refused, match="403 tenant-suspended: the tenant paused is suspended: unpaid invoice"):
+            own.call("GET", "/v1/me")
+        assert admin.tenants.get("paused") == suspended
+        assert admin.tenants.resume("paused").state == "active"
+        assert own.call("GET", "/v1/me")["tenant"] == "paused"
+    with pytest.raises(Refused, match=r"409 invalid-state: ops is the tenant of the caller"):
+        admin.tenants.suspend("ops", "x")
+
+
 def test_the_example_of_the_page_about_administration_runs(keyed: Keyed, admin: Service, capsys):
     page = (ROOT / "docs/client/administration.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)

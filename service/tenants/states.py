@@ -1,0 +1,101 @@
+"""States of tenants in the store: functions of a connection, for `Store.read` and `Store.write`.
+
+A tenant without a state is active. The calls of a suspended one are refused, and its jobs wait.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, update
+
+from service.caller import LOCAL
+from service.ids import ONE_LINE
+from service.problems import HttpProblem
+from service.store.tables import keys, sessions, tenants, uploads
+from service.tenants.key import TENANT, TENANT_RULE
+
+__all__ = ["ACTIVE", "SUSPENDED", "TenantState", "WrongState", "resume", "states", "suspend"]
+
+SUSPENDED = "suspended"
+REASON_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """The state of a tenant. reason: given by an administrator. since: seconds since 1970; None for an active one."""
+
+    state: str
+    reason: str | None = None
+    since: float | None = None
+
+    def detail(self, tenant: str) -> str:
+        """Why calls of `tenant` are refused."""
+        return f"the tenant {tenant} is {self.state}: {self.reason}"
+
+    def refusal(self, tenant: str) -> HttpProblem:
+        """The answer to calls of `tenant`."""
+        return HttpProblem("tenant-suspended", self.detail(tenant), reason=self.reason)
+
+
+ACTIVE = TenantState("active")
+
+
+class WrongState(ValueError):
+    """The tenant cannot change its state so. state: the present one."""
+
+    def __init__(self, message: str, state: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+def states(connection: Connection) -> dict[str, TenantState]:
+    """Tenant -> its state, for those that are not active."""
+    found = select(tenants.c.id, tenants.c.state, tenants.c.reason, tenants.c.since).where(tenants.c.state.is_not(None))
+    return {row.id: TenantState(row.state, row.reason, row.since) for row in connection.execute(found)}
+
+
+def suspend(connection: Connection, tenant: str, reason: str, now: float) -> TenantState:
+    """Suspend a tenant. One that is suspended already gets the new reason.
+
+    Raises WrongState for the only tenant of a service without keys, ValueError for a bad name or reason.
+    """
+    if not 1 <= len(reason) <= REASON_LENGTH or not ONE_LINE.fullmatch(reason) or not reason.strip():
+        raise ValueError(f"a reason has 1 to {REASON_LENGTH} characters on one line")
+    before = _present(connection, tenant)
+    if tenant == LOCAL.tenant and connection.execute(select(keys.c.id).limit(1)).first() is None:
+        raise WrongState("a service without keys has this tenant alone; make a key first", before.state)
+    state = TenantState(SUSPENDED, reason, now if before.since is None else before.since)
+    _set(connection, tenant, state, now)
+    return state
+
+
+def resume(connection: Connection, tenant: str, now: float) -> TenantState:
+    """End the suspension of a tenant; nothing if it is active.
+
+    The time of the suspension does not count for the leases of its stored sessions and uploads. Raises ValueError for a
+    bad name.
+    """
+    before = _present(connection, tenant)
+    if before.state != SUSPENDED:
+        return before
+    lasted = max(0.0, now - (before.since or now))
+    for table, column in ((sessions, sessions.c.used), (uploads, uploads.c.expires)):
+        connection.execute(update(table).where(table.c.tenant == tenant).values({column: column + lasted}))
+    _set(connection, tenant, ACTIVE, now)
+    return ACTIVE
+
+
+def _present(connection: Connection, tenant: str) -> TenantState:
+    if not TENANT.fullmatch(tenant):
+        raise ValueError(TENANT_RULE)
+    row = connection.execute(select(tenants).where(tenants.c.id == tenant)).one_or_none()
+    return ACTIVE if row is None or row.state is None else TenantState(row.state, row.reason, row.since)
+
+
+def _set(connection: Connection, tenant: str, state: TenantState, now: float) -> None:
+    values = {"state": None if state is ACTIVE else state.state, "reason": state.reason, "since": state.since}
+    changed = update(tenants).where(tenants.c.id == tenant).values(**values, changes=tenants.c.changes + 1)
+    if not connection.execute(changed).rowcount:
+        connection.execute(insert(tenants).values(id=tenant, limits=json.dumps({}), changes=1, created=now, **values))
