@@ -20,9 +20,8 @@ class _Answer:
     def of(cls, said: Mapping[str, Any]) -> Self:
         """The object of these members."""
         names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-        known = {
-            name: said[name] for name in names if name in said
-        }  # an earlier service may lack members with defaults
+        # a service of an earlier version may lack members that have defaults here
+        known = {name: said[name] for name in names if name in said}
         return cls(**known, said=dict(said))  # type: ignore[call-arg]
 
 
