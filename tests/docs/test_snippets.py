@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def commands(pattern: re.Pattern[str], program: str) -> set[tuple[str, ...]]:
         for line in "\n".join(pattern.findall(text)).splitlines():
             match = re.match(rf"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?{program} +(.+)", line.strip())
             if match:
-                found.add(tuple(re.split(r" {2,}|[;|>]|&&", match[1])[0].split()))
+                found.add(tuple(shlex.split(re.split(r" {2,}|[;|>]|&&", match[1])[0])))
     return found
 
 
