@@ -12,6 +12,7 @@ import pytest
 from ml_dtypes import finfo
 
 from core.autodiff.adjoint import vjp
+from core.backward.append_backward import gradients
 from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, optimize
 from core.ir import TensorType
@@ -237,3 +238,44 @@ def test_derivatives_of_inverse_functions_are_exact_near_0_and_near_1(name, slop
         call = native_interpreter(optimize(block), CPU) if compiled else interpreter_of(optimize(block))
         found = call(Run(), *args)[0]
         np.testing.assert_allclose(found, wanted(exact).astype(dtype), rtol=8 * eps)
+
+
+def second_derivatives(type: str, x: np.ndarray, y: np.ndarray, compiled: bool) -> list[np.ndarray]:
+    """d2/dx2, d2/dxdy, d2/dydx and d2/dy2 of an op of two arrays."""
+    s = Sketch()
+    s.param("x", x, x.dtype.name)
+    s.param("y", y, y.dtype.name)
+    s.total(s.op(type, "x", "y"))
+    first = gradients(read(s.document), ["loss"], ["x", "y"])
+    found = []
+    for name in ("x", "y"):
+        query = GradientQuery(targets=(first.gradients[name],), inputs=("x", "y"), unconnected="zeros")
+        step = compile_gradient(first.program, query)
+        out = (step.compiled() if compiled else step).step(s.values).gradients
+        found += [out["x"], out["y"]]
+    return found
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("type", ["div", "atan2"])
+def test_second_derivatives_of_quotients_and_angles_are_exact_until_the_mixed_one_overflows(type, dtype, compiled):
+    limits = np.finfo(dtype)
+    least, largest = float(limits.max) ** -0.5 * 2, float(limits.max) ** 0.25
+    sizes = np.geomspace(least, largest, 9)
+    divisors, dividends = np.concatenate([sizes, -sizes]), np.concatenate([[0.0, float(limits.tiny)], sizes])
+    x, y = (each.ravel().astype(dtype) for each in np.meshgrid(dividends, divisors))
+
+    found = second_derivatives(type, x, y, compiled)
+
+    a, b = (each.astype(np.longdouble) for each in (x, y))
+    if type == "div":
+        wanted, scale = [0 * a, -1 / b**2, -1 / b**2, 2 * a / b**3], np.abs(1 / b**2) + np.abs(a / b**3)
+    else:
+        square = a * a + b * b
+        bent, mixed, scale = 2 * a * b / square**2, (a * a - b * b) / square**2, 1 / square
+        wanted = [-bent, mixed, mixed, bent]
+    for one, other in zip(found, wanted, strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            close = np.abs(one - other) <= 16 * limits.eps * scale + limits.tiny
+            assert np.all(close | (one == other.astype(dtype)))
