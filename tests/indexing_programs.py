@@ -14,14 +14,14 @@ import numpy as np
 
 from tests.programs import Sketch
 
-__all__ = ["indexing_program"]
+__all__ = ["MEMORY", "POOL", "STATEMENTS", "Statement", "Writer", "indexing_program"]
 
 POOL = ("a", "b", "c", "d")
 MEMORY = ("store", "recompute", "sqrt", "binomial")
 DEPTH = 3
 
 
-class _Writer:
+class Writer:
     """Writes a program to `sketch`; rows, columns: the size of all matrices."""
 
     def __init__(self, seed: int) -> None:
@@ -109,56 +109,56 @@ class _Writer:
         loop["attrs"]["memory"] = self.pick(*MEMORY)
 
 
-Statement = Callable[[_Writer, str, str, int], str]
+Statement = Callable[[Writer, str, str, int], str]
 
 
-def _size(w: _Writer, axis: int) -> int:
+def _size(w: Writer, axis: int) -> int:
     return w.rows if axis in (0, -2) else w.columns
 
 
-def _reversed(w: _Writer, x: str, y: str, axis: int) -> str:
+def _reversed(w: Writer, x: str, y: str, axis: int) -> str:
     n = _size(w, axis)
     return w.op("add", y, w.op("strided_slice", x, axes=[axis], starts=[-1], ends=[-n - 1], strides=[-1]))
 
 
-def _stepped(w: _Writer, x: str, y: str, axis: int) -> str:
+def _stepped(w: Writer, x: str, y: str, axis: int) -> str:
     n, step = _size(w, axis), w.pick(-3, -2, 2, 3)
     start, end = (n - 1, -n - 1) if step < 0 else (0, n)
     part = w.op("strided_slice", x, axes=[axis], starts=[start], ends=[end], strides=[step])
     return w.op("add", y, w.op("reduce_sum", part, axes=[axis], keepdims=True))
 
 
-def _exchanged(w: _Writer, x: str, y: str, axis: int) -> str:
+def _exchanged(w: Writer, x: str, y: str, axis: int) -> str:
     n = _size(w, axis)
     at = w.draw.randint(0, n)
     last = w.op("slice", x, axes=[axis], starts=[at - n if at < n else n], ends=[n])
     return w.op("concat", [last, w.op("slice", y, axes=[axis], starts=[0], ends=[at])], axis=axis)
 
 
-def _running(w: _Writer, x: str, y: str, axis: int) -> str:
+def _running(w: Writer, x: str, y: str, axis: int) -> str:
     how = {"exclusive": w.pick(True, False), "reverse": w.pick(True, False)}
     return w.op("mul", y, w.op(w.pick("cumsum", "cumprod"), x, axis=axis, **how))
 
 
-def _greatest(w: _Writer, x: str, y: str, axis: int) -> str:
+def _greatest(w: Writer, x: str, y: str, axis: int) -> str:
     count = w.draw.randint(1, _size(w, axis))
     found = w.op("topk", x, k=count, axis=axis, largest=w.pick(True, False))
     return w.op("add", y, w.op("reduce_sum", found, axes=[axis], keepdims=True))
 
 
-def _put(w: _Writer, x: str, y: str, axis: int) -> str:
+def _put(w: Writer, x: str, y: str, axis: int) -> str:
     index = w.op("argsort", w.one(), axis=axis)
     index = w.pick(index, w.op("floor_div", index, w.whole(2)))
     return w.op("put_along_axis", x, index, y, axis=axis, reduce=w.pick("assign", "add", "mul", "max", "min"))
 
 
-def _logarithm_of_positive(w: _Writer, x: str, y: str, axis: int) -> str:
+def _logarithm_of_positive(w: Writer, x: str, y: str, axis: int) -> str:
     positive = w.op("greater_than", x, w.const(0.0123))
     safe = w.op("where", positive, x, w.op("full_like", x, value=1.0))
     return w.op("where", positive, w.op("log", safe), y)
 
 
-def _masked_softmax(w: _Writer, x: str, y: str, axis: int) -> str:
+def _masked_softmax(w: Writer, x: str, y: str, axis: int) -> str:
     mask = w.mask()
     scores = w.op("masked_fill", x, mask, fill=-1e30)
     if w.draw.random() < 0.5:
@@ -166,50 +166,50 @@ def _masked_softmax(w: _Writer, x: str, y: str, axis: int) -> str:
     return w.op("masked_fill", w.op("log_softmax", scores, axis=axis), mask, fill=0.1)
 
 
-def _frequencies(w: _Writer, x: str, y: str, axis: int) -> str:
+def _frequencies(w: Writer, x: str, y: str, axis: int) -> str:
     along = axis if axis >= 0 else axis - 1
     pairs = w.op("fft", w.op("stack", [x, y], axis=-1), axis=along, norm="ortho", inverse=w.pick(True, False))
     pairs = w.op("mul", pairs, w.op("unsqueeze", w.one(), axes=[-1]))
     return w.op("reduce_sum", w.op("fft", pairs, axis=along, norm="ortho", inverse=True), axes=[-1])
 
 
-def _real_frequencies(w: _Writer, x: str, y: str, axis: int) -> str:
+def _real_frequencies(w: Writer, x: str, y: str, axis: int) -> str:
     pairs = w.op("tanh", w.op("rfft", x, axis=axis, norm="ortho"))
     return w.op("irfft", pairs, n=_size(w, axis), axis=axis if axis >= 0 else axis - 1, norm="ortho")
 
 
-def _segments(w: _Writer, x: str, y: str, axis: int) -> str:
+def _segments(w: Writer, x: str, y: str, axis: int) -> str:
     ids = w.op("gather", positions := w.positions(), w.op("argsort", positions), axis=0)
     kind = w.pick("segment_sum", "segment_mean", "segment_max", "segment_min", "segment_prod")
     found = w.op(kind, x, ids, num_segments=w.rows)
     return w.op("mul", y, w.op("where", w.op("isfinite", found), found, w.op("fill_zeros_like", found)))
 
 
-def _padded(w: _Writer, x: str, y: str, axis: int) -> str:
+def _padded(w: Writer, x: str, y: str, axis: int) -> str:
     n, sizes = _size(w, axis), [0] * 4
     sizes[axis % 2 * 2 : axis % 2 * 2 + 2] = [w.draw.randint(0, n - 1) for _ in range(2)]
     padded = w.op("pad", x, paddings=sizes, mode=w.pick("constant", "reflect", "replicate", "circular"))
     return w.op("add", y, w.op("reduce_sum", w.op("sin", padded), axes=[axis], keepdims=True))
 
 
-def _triangle(w: _Writer, x: str, y: str, axis: int) -> str:
+def _triangle(w: Writer, x: str, y: str, axis: int) -> str:
     products = w.op("matmul", x, y, transpose_y=True)
     return w.op("matmul", w.op(w.pick("tril", "triu"), products, diagonal=w.draw.randint(-2, 2)), x)
 
 
-def _reversed_starts(w: _Writer, x: str, y: str, axis: int) -> str:
+def _reversed_starts(w: Writer, x: str, y: str, axis: int) -> str:
     lengths = w.op("add", w.within(w.positions(), w.columns), w.whole(1))
     return w.op("mul", y, w.op("reverse_sequence", x, lengths, time_axis=1, batch_axis=0))
 
 
-def _shifted(w: _Writer, x: str, y: str, axis: int) -> str:
+def _shifted(w: Writer, x: str, y: str, axis: int) -> str:
     n = _size(w, axis)
     if w.draw.random() < 0.5:
         return w.op("mul", y, w.op("roll", x, shifts=[w.draw.randint(-7, 7)], axes=[axis]))
     return w.op("add", y, w.op("shift", x, axis=axis, steps=w.draw.randint(-n, n)))
 
 
-def _positive(w: _Writer, x: str) -> str:
+def _positive(w: Writer, x: str) -> str:
     return w.op("scale", w.op("square", x), bias=0.5)
 
 
@@ -245,7 +245,7 @@ STATEMENTS: tuple[Statement, ...] = (
 
 def indexing_program(seed: int) -> Sketch:
     """A program of `seed` with parameters w and v, a feed x, and a scalar `loss`."""
-    writer = _Writer(seed)
+    writer = Writer(seed)
     rng, s = np.random.default_rng(seed), writer.sketch
     for name in ("w", "v"):
         s.param(name, rng.uniform(-1.2, 1.2, (writer.rows, writer.columns)))
