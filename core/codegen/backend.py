@@ -19,6 +19,7 @@ from core.codegen.timer import Timer
 from core.plan import Plan, arrange
 from core.plan.freeing import freed_early
 from core.plan.instructions import Instructions
+from core.plan.narrow import narrowed
 from core.plan.side_by_side import stretches
 from core.plan.target import Target
 from core.runtime.region import NativeRegion
@@ -66,7 +67,7 @@ def write_plan(plan: Plan, timer: Timer | None = None) -> tuple[Module, int]:
     """The code of a plan as LLVM IR, and the arena bytes that it needs."""
     threads = thread_count()
     if not plan.in_order:
-        plan = replace(plan, body=Instructions(freed_early(plan.body.instructions)))
+        plan = replace(plan, body=Instructions(freed_early(narrowed(plan.body.instructions))))
     beside = stretches(plan.body.instructions, threads) if timer is None and not plan.in_order else []
     arena = arrange(plan, (range(each.first, each.end) for each in beside), replaces=True)
     module = write_step(plan, arena, threads, timer, beside)
