@@ -11,7 +11,7 @@ the work the one with the fewest bytes is a least cut through the graph of the v
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.ir.precision import HALVES
@@ -49,11 +49,21 @@ def narrowed(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     for root, places in touching.items():
         if root.place == "arena" and len(places) == 2:
             between.setdefault((places[0], places[1]), []).append(root)
+    writing = {root: [at for at in places if root in {*found[at].writes()}] for root, places in touching.items()}
     for (at, later), roots in between.items():
         poll()
         exact = isinstance(found[at], Gemm) or isinstance(found[later], Gemm)
         first, second = _rows_of(found[at]), _rows_of(found[later])
-        made = first and second and _divided(first, second, roots, exact)
+
+        def stays(root: Root, at: int = at, later: int = later) -> bool:
+            """Whether an array is in memory from one kernel to the other in any case."""
+            if root.place not in ("given", "arena", "constant") or type(found[at]) is not type(found[later]):
+                return False
+            if root not in touching or (root.place == "arena" and touching[root][-1] < later):
+                return False
+            return not any(at <= i <= later for i in writing[root])
+
+        made = first and second and _divided(first, second, roots, exact, stays)
         if made:
             found[at], found[later] = _with(found[at], made[0]), _with(found[later], made[1])
     return tuple(found)
@@ -67,11 +77,13 @@ def _with(each: Instruction, rows: Rows) -> Instruction:
     return replace(each, then=rows) if isinstance(each, Gemm) else rows
 
 
-def _divided(first: Rows, second: Rows, roots: Collection[Root], exact: bool) -> tuple[Rows, Rows] | None:
+def _divided(
+    first: Rows, second: Rows, roots: Collection[Root], exact: bool, stays: Callable[[Root], bool]
+) -> tuple[Rows, Rows] | None:
     """Both kernels with fewer bytes between them; None if there is no better way.
 
     roots: the arrays that `first` writes, `second` reads, and nothing else touches. exact: whether not only the root
-    and the offset of a view count.
+    and the offset of a view count. stays: whether an array that `first` reads is there in any case.
     """
     ours, theirs = first.kernel, second.kernel
     if (ours.outer, ours.inner) != (theirs.outer, theirs.inner) or ours.merged or theirs.merged:
@@ -91,16 +103,20 @@ def _divided(first: Rows, second: Rows, roots: Collection[Root], exact: bool) ->
     wanted = {root: ours.code[stores[root]].args[0] for root in roots if root in paths}
     if len({*wanted.values()}) != len(wanted):
         return None
-    cut = _Cut(first, second, wanted)
+    cut = _Cut(first, second, wanted, stays)
     values = cut.least()
     if values is None:
         return None
     example = next(iter(wanted))
     size = as_dtype(ours.code[wanted[example]].dtype).itemsize
     kept = {number: root for root, number in wanted.items() if number in values}
+    there = {
+        n: (first.views[ours.code[n].operand], ours.operands[ours.code[n].operand]) for n in values if n in cut.there
+    }
     memory = {
         n: kept[n] if n in kept else Root(example.nbytes // size * as_dtype(ours.code[n].dtype).itemsize)
         for n in values
+        if n not in there
     }
     operand = ours.code[stores[example]].operand
     arrays = {
@@ -110,8 +126,11 @@ def _divided(first: Rows, second: Rows, roots: Collection[Root], exact: bool) ->
         )
         for n, root in memory.items()
     }
-    return _storing(first, {*wanted} - {*memory.values()}, {n: arrays[n] for n in values if n not in kept}), _computing(
-        second, first, {loads[root]: number for root, number in wanted.items()}, arrays, cut.moved(values)
+    more = {n: array for n, array in arrays.items() if n not in kept}
+    places = {loads[root]: number for root, number in wanted.items()}
+    return (
+        _storing(first, {*wanted} - {*memory.values()}, more),
+        _computing(second, first, places, arrays | there, cut.moved(values)),
     )
 
 
@@ -183,10 +202,13 @@ class _Cut:
     """The values of `first` that `second` needs, and those that these are computed from.
 
     wanted: array -> the value in it.
+    there:  the values that `first` loads from arrays that stay.
     """
 
-    def __init__(self, first: Rows, second: Rows, wanted: Mapping[Root, int]) -> None:
+    def __init__(self, first: Rows, second: Rows, wanted: Mapping[Root, int], stays: Callable[[Root], bool]) -> None:
         self.code, self.wanted = first.kernel.code, [*wanted.values()]
+        loaded = ((n, first.views[i.operand].root) for n, i in enumerate(self.code) if i.kind == "load")
+        self.there = {n for n, root in loaded if stays(root)}
         own = {*wanted}
         self._needed = self._behind(
             at
@@ -229,7 +251,7 @@ class _Cut:
         inside = [n for n in self.graph if self.code[n].kind != "constant"]
         if any(not self.code[n].full or self.code[n].dtype in HALVES for n in inside):
             return None
-        size = {n: as_dtype(self.code[n].dtype).itemsize for n in inside}
+        size = {n: 0 if n in self.there else as_dtype(self.code[n].dtype).itemsize for n in inside}
         flow = _Flow()
         for n in inside:
             flow.edge((n, 0), (n, 1), size[n])

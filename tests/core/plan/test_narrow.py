@@ -115,9 +115,12 @@ def test_some_of_these_kernels_have_fewer_bytes_between_them():
     assert sum(between(*narrowed(each)) < between(*each) for each in pairs) >= 5  # type: ignore[arg-type]
 
 
-def gaussian(also: int | None = None) -> tuple[Rows, Rows]:
-    """x, and exp(-x^2), which the second kernel multiplies with -x. also: a further value that the first one stores."""
-    x, negative, bell, more, result = root("given"), root(), root(), root("given"), root("given")
+def gaussian(also: int | None = None, place: str = "none") -> tuple[Rows, Rows]:
+    """-x and exp(-x^2), which the second kernel multiplies.
+
+    also: a further value that the first one stores. place: of x, which is a product that is not stored, or an array.
+    """
+    x, negative, bell, more, result = root(place), root(), root(), root("given"), root("given")
     code = [load(0), apply("neg", 0), apply("square", 0), apply("neg", 2), apply("exp", 3), store(1, 1), store(4, 2)]
     first = rows([x, negative, bell, more], [*code, *([store(also, 3)] if also is not None else [])])
     return first, rows([negative, bell, result], [load(0), load(1), apply("mul", 0, 1), store(2, 2)])
@@ -139,7 +142,7 @@ def test_a_value_that_takes_long_and_that_both_need_is_stored():
 
 def test_a_product_does_not_move_to_a_sum():
     """It would be rounded once less there."""
-    x, square, negative, result = root("given"), root(), root(), root("given")
+    x, square, negative, result = root("none"), root(), root(), root("given")
     first = rows([x, square, negative], [load(0), apply("square", 0), apply("neg", 0), store(1, 1), store(2, 2)])
     code = [load(0), load(1), apply("add", 0, 1), store(2, 2)]
     apart = first, rows([square, negative, result], code)
@@ -147,6 +150,16 @@ def test_a_product_does_not_move_to_a_sum():
 
     assert narrowed(apart) == apart
     assert between(*narrowed(product)) == 1  # type: ignore[arg-type]
+
+
+def test_an_array_that_is_there_in_any_case_is_read_by_both():
+    first, second = gaussian(place="given")
+    x = first.views[0].root
+    changing = first, rows([root("given"), x], [load(0), store(0, 1)]), second
+
+    assert between(*narrowed((first, second))) == 0  # type: ignore[arg-type]
+    assert x in {*narrowed((first, second))[1].reads()}
+    assert x not in {*narrowed(changing)[2].reads()}
 
 
 def test_an_array_that_others_read_stays():
