@@ -54,13 +54,13 @@ def agree(sketch: Sketch, wrt: tuple[str, ...], seed: int) -> None:
         )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(96))
 def test_gradients_of_all_orders_agree_with_differences_and_machine_code(seed):
     agree(indexing_program(seed), ("w", "v"), seed)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(96))
 def test_gradients_of_crossed_features_agree_with_differences_and_machine_code(seed):
     agree(crossed_program(seed), ("w", "v", TABLE), seed)

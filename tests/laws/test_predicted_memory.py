@@ -29,7 +29,7 @@ from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
 from tests.core.passes.loops import POLICIES, tanh_loop
-from tests.laws.random_programs import ALL, FIXED, leaves, second_order
+from tests.laws.random_programs import ALL, EXAMPLES, FIXED, leaves, second_order
 from tests.programs import Sketch
 from tests.strategies import programs
 
@@ -139,7 +139,7 @@ def test_a_loop_under_a_memory_policy_allocates_the_predicted_bytes(policy, trip
     assert allocated(compile_gradient(program, query), s.values) == predicted
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES // 24, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
 def test_no_random_program_allocates_more_than_predicted_for_its_longest_loop(document, seed):
     program, values = read(document), leaves(seed)
