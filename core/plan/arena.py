@@ -24,6 +24,9 @@ MANY = 1000
 """Most roots that are compared with each other. Above that, freed memory is reused only by roots of the same size:
 comparing all pairs would take quadratic time."""
 
+LEAST_BYTES = 1 << 19
+"""Fewest bytes of arrays in an arena in which some replace others: smaller arenas stay in a core's cache."""
+
 Lives = Mapping[Root, list[int]]
 """Root -> the positions of the first and the last instruction that touch it."""
 
@@ -71,7 +74,7 @@ def _place(
             for life in (lives[root] for root in _touched(each) if root in lives):
                 life[:] = min(life[0], stretch.start), max(life[1], stretch.stop - 1)
     end = fit(lives, base, offsets, target)
-    instead = _replaced(body, lives) if replaces else {}
+    instead = _replaced(body, lives) if replaces and end - base >= LEAST_BYTES else {}
     if instead:
         longer = _lives_of_places(lives, instead)
         other: dict[Root, int] = {}

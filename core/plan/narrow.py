@@ -34,6 +34,9 @@ SUMS = frozenset({"add", "mean", "scale", "sub", "sum"})
 UNMOVED = frozenset({"draw"})
 """Ops that depend on the kernel that they are in."""
 
+LEAST_BYTES = 1 << 15
+"""Fewest bytes between two kernels whose work is divided anew: less stays in a core's cache."""
+
 WIDE = 1 << 30
 """More bytes than any value has."""
 
@@ -52,6 +55,8 @@ def narrowed(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     writing = {root: [at for at in places if root in {*found[at].writes()}] for root, places in touching.items()}
     for (at, later), roots in between.items():
         poll()
+        if sum(root.nbytes for root in roots) < LEAST_BYTES:
+            continue
         exact = isinstance(found[at], Gemm) or isinstance(found[later], Gemm)
         first, second = _rows_of(found[at]), _rows_of(found[later])
 

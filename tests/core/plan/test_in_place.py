@@ -26,7 +26,7 @@ from core.runtime.run import Run
 ROWS, COLUMNS = 8, 500
 
 
-def classes(rows: int = 64, width: int = 8, count: int = 300) -> Block:
+def classes(rows: int = 512, width: int = 8, count: int = 300) -> Block:
     """A cross entropy over many classes and its adjoints."""
     b = BlockBuilder()
     x, w = (b.param(TensorType(shape, "float32")) for shape in ((rows, width), (width, count)))
@@ -122,7 +122,7 @@ def sizes(block: Block) -> tuple[int, int]:
 def test_the_gradients_of_scores_lie_where_the_scores_were():
     apart, replaced = sizes(classes())
 
-    scores = 64 * 300 * 4
+    scores = 512 * 300 * 4
     assert apart > 2 * scores
     assert replaced < 1.2 * scores
 

@@ -14,7 +14,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.passes.pipeline import optimize
-from core.plan import plan_block
+from core.plan import narrow, plan_block
 from core.plan.instructions import Gemm, Rows
 from core.plan.memory import Root, View
 from core.plan.narrow import narrowed
@@ -24,6 +24,11 @@ from core.runtime.run import Run
 
 ROWS, COLUMNS = 3, 16
 OPS = {"exp": np.exp, "neg": np.negative, "square": np.square, "mul": np.multiply, "add": np.add}
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch):
+    monkeypatch.setattr(narrow, "LEAST_BYTES", 0)
 
 
 def load(operand: int) -> RowInstruction:
@@ -200,3 +205,10 @@ def test_the_bits_of_gelu_stay(monkeypatch):
     wanted = native_interpreter(block, CpuBackend())(Run(), *values)
 
     assert [f.tobytes() for f in found] == [w.tobytes() for w in wanted]
+
+
+def test_little_memory_is_not_divided(monkeypatch):
+    monkeypatch.undo()
+    before = gaussian()
+
+    assert narrowed(before) == before
