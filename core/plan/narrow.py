@@ -252,8 +252,10 @@ class _Cut:
         return number not in self._needed or instr.op in CHEAP
 
     def least(self) -> list[int] | None:
-        """The values to store, in order; None if these are no fewer bytes than now, or some cannot be stored."""
+        """The values to store, in order; None if these are no fewer bytes than now, or one must stay there."""
         inside = [n for n in self.graph if self.code[n].kind != "constant"]
+        if not {*self.wanted} <= {*inside}:  # a stored constant
+            return None
         if any(not self.code[n].full or self.code[n].dtype in HALVES for n in inside):
             return None
         size = {n: 0 if n in self.there else as_dtype(self.code[n].dtype).itemsize for n in inside}

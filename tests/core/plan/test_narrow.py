@@ -212,3 +212,12 @@ def test_little_memory_is_not_divided(monkeypatch):
     before = gaussian()
 
     assert narrowed(before) == before
+
+
+def test_a_constant_that_one_kernel_stores_for_another_one_stays_in_memory():
+    x, middle, result = root("given"), root(), root("given")
+    constant = RowInstruction("constant", "float32", True, value=2.0)
+    first = rows([x, middle, root("given")], [load(0), constant, store(1, 1), store(0, 2)])
+    second = rows([middle, result], [load(0), apply("exp", 0), store(1, 1)])
+
+    assert narrowed((first, second)) == (first, second)
