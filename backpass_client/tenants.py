@@ -31,7 +31,8 @@ class Tenant(_Answer):
 
     own:    its limits that differ from the settings of the service, by name; 0 for no limit.
     quotas: `limit` and `used` of each limit, by name; None for no limit and for rates, which have no use.
-    state:  active or suspended. reason: of the suspension. since: when it began, in seconds since 1970.
+    state:  active, suspended, deleting or deleted. reason: of a suspension. since: when the state began, in seconds
+            since 1970.
     """
 
     tenant: str
@@ -113,3 +114,11 @@ class Tenants:
     def resume(self, name: str) -> Tenant:
         """Lift the suspension of a tenant: its keys work again, and its jobs go on; safe to repeat."""
         return Tenant.of(self._service.call("POST", f"/v1/tenants/{quoted(name)}/resume", repeat=True))
+
+    def delete(self, name: str) -> Tenant:
+        """Revoke all keys of a tenant, and erase all that it has; safe to repeat, and not to be undone.
+
+        The erasure goes on in the service: `get(name).state` is "deleting", and "deleted" when it is complete. Until
+        then the name cannot be used again. Raises Refused (invalid-state) for the tenant of the caller.
+        """
+        return Tenant.of(self._service.call("DELETE", f"/v1/tenants/{quoted(name)}"))

@@ -218,6 +218,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.uploads.watch()),
         asyncio.create_task(app.state.operations.watch()),
         asyncio.create_task(app.state.operations.listen()),
+        asyncio.create_task(app.state.erasing.watch()),
     ]
     try:
         app.state.begun = True

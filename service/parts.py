@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.datastructures import State
 
@@ -45,6 +46,7 @@ from service.store.orphans import Orphans
 from service.store.presence import Presence
 from service.store.programs import ProgramStore
 from service.store.store import Store
+from service.tenants.erasing import Erasing, Files
 from service.tenants.tenancy import Tenancy
 
 __all__ = ["add_parts", "origins_of"]
@@ -65,6 +67,7 @@ def add_parts(state: State, settings: Settings, engine: Engine, tracing: Tracing
     _add_tenants(state, settings, engine)
     _add_sessions(state, settings, engine)
     _add_requests(state, settings)
+    _add_erasing(state)
 
 
 def _add_calls(state: State, settings: Settings, engine: Engine, tracing: Tracing | None) -> None:
@@ -174,6 +177,39 @@ def _add_requests(state: State, settings: Settings) -> None:
             **dict.fromkeys(session_files.FOLDERS, state.sessions.named),
             recorded.FOLDER: lambda keys: recorded.kept(keys, state.objects),
         },
+    )
+
+
+def _add_erasing(state: State) -> None:
+    """The erasure of deleted tenants: the files of their rows, and what this process keeps or runs for them."""
+    objects, gatekeeper = state.objects, state.gatekeeper
+
+    async def delete_file(row: Any) -> None:
+        await asyncio.to_thread(objects.delete, row.key)
+
+    async def delete_answer(row: Any) -> None:
+        if row.answer is not None:
+            await recorded.delete_stored(row.answer, objects)
+
+    async def forget(tenant: str) -> None:
+        state.programs.forget_recent()
+        state.live.forget_tenant(tenant)
+        await state.operations.stop_deleted()
+
+    state.erasing = Erasing(
+        state.store,
+        state.tenancy.ring,
+        files={
+            "sessions": Files(("id",), lambda row: state.sessions.delete_files(row.id)),
+            "checkpoints": Files(("key",), delete_file),
+            "uploads": Files(("about",), state.uploads.delete_files),
+            "operations": Files(("answer",), delete_answer),
+            "idempotency": Files(("answer",), delete_answer),
+            "datasets": Files(("key",), collect=lambda row: state.datasets.collect(row.key)),
+            "program_values": Files(("key",), collect=lambda row: state.programs.collect(row.key)),
+        },
+        leaving=(state.sessions.close_all, state.tapes.close_all, forget),
+        busy=lambda: set(+gatekeeper.running + +state.operations.running + +state.runner.tenants),
     )
 
 

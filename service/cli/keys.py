@@ -85,7 +85,15 @@ def add_keys(commands: Any) -> None:
     suspend.add_argument("--reason", required=True, help="why, for the tenant: its refused calls contain it")
     resume = inner.add_parser("resume", help="lift the suspension of a tenant")
     resume.add_argument("tenant", type=_tenant)
-    for parser in (create, listing, revoke, rotate, tenants, listed, setting, suspend, resume):
+    delete = inner.add_parser(
+        "delete",
+        help="revoke all keys of a tenant and erase all that it has",
+        description="Revoke all keys of a tenant, and erase all that it has, which cannot be undone. A service erases "
+        "it, now or when one runs.",
+    )
+    delete.add_argument("tenant", type=_tenant)
+    delete.add_argument("--yes", action="store_true", required=True, help="do it: there is no way back")
+    for parser in (create, listing, revoke, rotate, tenants, listed, setting, suspend, resume, delete):
         parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
         parser.add_argument("--data-dir", metavar="DATA_DIR", default=argparse.SUPPRESS, help=of_service)
 
@@ -133,6 +141,8 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
         return "tenants.set", given, _own_limits
     if chosen.of_tenants == "suspend":
         return "tenants.suspend", {"tenant": chosen.tenant, "reason": chosen.reason}, _state
+    if chosen.of_tenants == "delete":
+        return "tenants.delete", {"tenant": chosen.tenant}, _state
     if chosen.of_tenants == "resume":
         return "tenants.resume", {"tenant": chosen.tenant}, _state
     return "tenants.list", {}, _tenants

@@ -210,6 +210,11 @@ class Uploads:
         except OSError as error:
             log.warning("parts of an upload are not deleted: %s", error)
 
+    async def delete_files(self, row: Any) -> None:
+        """Delete the parts of the upload of a row with the column `about`. Raises OSError."""
+        for key in json.loads(row.about)["keys"]:
+            await asyncio.to_thread(self._objects.delete, key)
+
     async def watch(self) -> None:
         """Delete expired uploads, until cancelled. Run it as a task."""
         await keep_sweeping(self.sweep, SWEEP_S, log, "expired uploads are not deleted")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable
 
 from prometheus_client import Counter
@@ -78,6 +79,8 @@ class Gatekeeper:
             registry=metrics.registry,
         )
         self._told = 0.0
+        self.running: Counts[str] = Counts()
+        """Tenant -> the number of its requests that run."""
 
     def decide(self, scope: Scope) -> Caller | HttpProblem:
         """The caller of a request, or its refusal: 401, 403 or 429."""
@@ -152,7 +155,7 @@ class Auth:
 
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper, usage: Usage, audit: Audit) -> None:
         self.app = app
-        self._gatekeeper, self._audit = gatekeeper, audit
+        self._gatekeeper, self._audit, self._running = gatekeeper, audit, gatekeeper.running
         self._add: Callable[[str, str, float], None] = usage.add
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,10 +173,12 @@ class Auth:
         note(tenant=caller.tenant)
         answer = _Answer(send)
         body = _Body(receive) if scope.get("declared_bytes") is None else None
+        self._running[caller.tenant] += 1
         try:
             await self.app(scope, receive if body is None else body.receive, answer.send)
         finally:
             tenant = caller.tenant
+            self._running[tenant] -= 1
             self._add(tenant, "requests", 1.0)
             self._add(tenant, "bytes_out", answer.bytes)
             received = scope["declared_bytes"] if body is None else body.bytes

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,8 @@ class Operations:
         self._stops: dict[str, Callable[[], object]] = {}  # end the calls of the running operations
         self._finishing: set[asyncio.Task[None]] = set()
         self._ended: dict[str, asyncio.Event] = {}
+        self.running: Counter[str] = Counter()
+        """Tenant -> the number of its operations that run in this process."""
 
     async def watch(self) -> None:
         """End operations whose process died, and delete expired ones, until cancelled. Run it as a task."""
@@ -86,15 +89,18 @@ class Operations:
         """Stop the calls whose operations were canceled or deleted at another process, until cancelled."""
         while not self.store.is_sqlite:
             await asyncio.sleep(POLL_S)
-            if mine := dict(self._stops):
-                try:
-                    going_on = await self.store.read(lambda db: rows.going_on(db, self.instance))
-                except HttpProblem as error:
-                    log.warning("requests to stop operations are not seen: %s", error)
-                    continue
-                for id, stop in mine.items():
-                    if id not in going_on:
-                        stop()
+            try:
+                await self.stop_deleted()
+            except HttpProblem as error:
+                log.warning("requests to stop operations are not seen: %s", error)
+
+    async def stop_deleted(self) -> None:
+        """Stop the calls whose operations were canceled or deleted. Raises StorageError."""
+        if mine := dict(self._stops):
+            going_on = await self.store.read(lambda db: rows.going_on(db, self.instance))
+            for id, stop in mine.items():
+                if id not in going_on:
+                    stop()
 
     async def begin(self, request: str, ending: asyncio.Task[Recorded], stop: asyncio.Event) -> str:
         """The id of a new operation for the call `ending`. Raises HttpProblem for too many, StorageError.
@@ -122,7 +128,13 @@ class Operations:
         self._stops[id] = stop.set if _may_change(request) else ending.cancel
         task = asyncio.create_task(self._finish(owner, id, request, ending))
         self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+        self.running[owner] += 1
+
+        def finished(task: asyncio.Task[None]) -> None:
+            self._finishing.discard(task)
+            self.running[owner] -= 1
+
+        task.add_done_callback(finished)
         return id
 
     async def keep(self, id: str, request: str, recorded: Recorded) -> None:

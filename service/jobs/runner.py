@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from service.caller import acting_for
@@ -56,6 +57,8 @@ class Runner:
         self._has_compute, self._suspended = has_compute, suspended
         self._barred: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self.tenants: Counter[str] = Counter()
+        """Tenant -> the number of its jobs that run in this process."""
         self._wake = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._closing = False
@@ -142,9 +145,11 @@ class Runner:
         with acting_for(job.tenant):  # its calls count as those of its tenant
             task = asyncio.create_task(self._run(job), name=f"job {job.id}")
         self._running[job.id] = task
+        self.tenants[job.tenant] += 1
         self.bell.ring(job.id)
 
         def ended(task: asyncio.Task[None]) -> None:
+            self.tenants[job.tenant] -= 1
             if self._running.get(job.id) is task:
                 del self._running[job.id]
             self.bell.ring(job.id)

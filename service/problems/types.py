@@ -46,7 +46,7 @@ _ROWS: tuple[tuple[str, tuple[int, ...], str, bool, str, str], ...] = (
      "The API key is valid, but it lacks the scope of this request.",
      "Use a key with the scope that the detail names."),
     ("tenant-suspended", (403,), "Tenant is suspended", False,
-     "An administrator has suspended the tenant of the API key. Nothing of it is lost.",
+     "An administrator has suspended the tenant of the API key. Nothing of it is lost, unless it is being deleted.",
      "Ask an administrator about the `reason`. Send the request again when the suspension is lifted."),
     ("not-found", (404,), "Not found", False,
      "Nothing exists under this path or id.",

@@ -15,6 +15,7 @@ from service.routes.state import settings, store, tenancy
 from service.schemas import tenants as schemas
 from service.tenants import actions, table
 from service.tenants.key import Key
+from service.tenants.states import WrongState
 
 __all__ = ["router"]
 
@@ -92,7 +93,10 @@ async def create_key(request: Request, validate_only: ValidateOnly = False) -> R
         raise HttpProblem("invalid-state", detail)
     lifetime = asked.expires_in_s if asked.ttl_s is None else asked.ttl_s
     arguments = {"tenant": asked.tenant, "name": asked.name, "scopes": asked.scopes, "expires_in": lifetime}
-    made = await actions.create(store(request), arguments)
+    try:
+        made = await actions.create(store(request), arguments)
+    except WrongState as error:
+        raise HttpProblem("invalid-state", str(error), state=error.state) from None
     await tenancy(request).ring.refresh()
     return json_answer(made, 201, {"Location": f"/v1/keys/{made['id']}"})
 

@@ -228,7 +228,7 @@ async def get_tenant(request: Request, tenant: TenantName) -> Response:
     "/v1/tenants/{tenant}",
     summary="Set the limits of a tenant",
     response_model=schemas.TenantView,
-    responses=responses(*BODY, *STORAGE),
+    responses=responses("invalid-state", *BODY, *STORAGE),
     dependencies=[Depends(administrator)],
     openapi_extra=accepts(
         schemas.SetLimits,
@@ -245,6 +245,8 @@ async def put_tenant(request: Request, tenant: TenantName) -> Response:
     asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.SetLimits)
     try:
         await actions.set_limits(store(request), {"tenant": tenant, "limits": asked.limits})
+    except WrongState as error:
+        raise HttpProblem("invalid-state", str(error), state=error.state) from None
     except BadLimit as error:
         meant = None if error.name in NAMES else near(error.name, NAMES)
         field = FieldError(f"/limits/{escaped(error.name)}", "invalid", str(error), suggestion=meant)
@@ -283,7 +285,25 @@ async def resume_tenant(request: Request, tenant: TenantName) -> Response:
     return await _changed(request, tenant, actions.resume)
 
 
-async def _changed(request: Request, tenant: str, action: Action, **more: str) -> Response:
+@router.delete(
+    "/v1/tenants/{tenant}",
+    summary="Delete a tenant",
+    status_code=202,
+    response_model=schemas.TenantView,
+    responses=responses("invalid-state", "invalid-request", *STORAGE),
+    dependencies=[Depends(administrator)],
+)
+async def delete_tenant(request: Request, tenant: TenantName) -> Response:
+    """Revoke all keys of a tenant, and erase all that it has; safe to repeat, and not to be undone.
+
+    Reading the tenant shows the state `deleting`, and its use as it goes down, until all is erased: then the state is
+    `deleted`, and a new tenant can have the name. The audit log, the usage by day and the records of the revoked keys
+    stay. The caller cannot delete its own tenant.
+    """
+    return await _changed(request, tenant, actions.delete, status=202)
+
+
+async def _changed(request: Request, tenant: str, action: Action, status: int = 200, **more: str) -> Response:
     """The tenant after `action`, which changes its state. Raises HttpProblem 409, 422, StorageError."""
     if tenant == CALLER.get().tenant:
         detail = f"{tenant} is the tenant of the caller; an administrator of another tenant, or `backpass keys tenants`"
@@ -296,7 +316,8 @@ async def _changed(request: Request, tenant: str, action: Action, **more: str) -
         field = FieldError("/reason", "invalid", str(error))
         raise HttpProblem("invalid-request", str(error), errors=[field]) from None
     await tenancy(request).ring.refresh()
-    return json_answer((await _views(request, [tenant]))[0])
+    headers = {"Location": f"/v1/tenants/{tenant}"} if status == 202 else None
+    return json_answer((await _views(request, [tenant]))[0], status, headers)
 
 
 async def _views(request: Request, names: Iterable[str]) -> list[dict[str, Any]]:

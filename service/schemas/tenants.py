@@ -127,9 +127,9 @@ class TenantView(Strict):
     """A tenant: its state, the limits that an administrator set for it, and those that hold."""
 
     tenant: OfTenant
-    state: str = Field(description="active or suspended.")
+    state: str = Field(description="active, suspended, deleting or deleted.")
     reason: str | None = Field(description="Reason of the suspension; null without one.")
-    since: float | None = Field(description="When it began, in seconds since 1970; null without one.")
+    since: float | None = Field(description="When the state began, in seconds since 1970; null of an active tenant.")
     own: dict[str, float] = Field(description="Limits that differ from the settings by name; 0 for no limit.")
     quotas: dict[str, Quota] = Field(description="Limits and their use by name.")
 

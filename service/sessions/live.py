@@ -126,6 +126,11 @@ class LiveMetrics:
         dropped = self._histories.pop(key, None)
         self._points -= 0 if dropped is None else len(dropped)
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop the histories of all sessions of a tenant."""
+        for key in [key for key in self._histories if key[0] == tenant]:
+            self.forget(key)
+
     def record(
         self, key: Key, result: Mapping[str, Any], tensors: Mapping[str, np.ndarray], timing_ms: Mapping[str, float]
     ) -> None:

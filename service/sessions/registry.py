@@ -81,6 +81,7 @@ class SessionRegistry:
         """Called with the tenant and the steps of each call that has taken effect, once for each call."""
         self.suspended: Callable[[], Collection[str]] = lambda: ()
         """The suspended tenants: the leases of their stored sessions do not end."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._stored: StoredSessions | None = None
         rebuilder = None
         if store is not None and objects is not None:
@@ -174,6 +175,11 @@ class SessionRegistry:
         assert self._stored is not None
         return await self._stored.named(keys)
 
+    async def delete_files(self, id: str) -> None:
+        """Delete all files of a stored session whose tenant is erased. Raises OSError."""
+        assert self._stored is not None
+        await self._stored.delete_files(id)
+
     async def usage(self, tenant: str) -> tuple[int, int]:
         """(number of open sessions of a tenant, bytes of the stored ones). Raises StorageError."""
         return await self._places.used(tenant)
@@ -264,6 +270,20 @@ class SessionRegistry:
             return
         session = await self.find(tenant, id)
         await self._turns.kept_running(self._close(session, reason, accepts))
+
+    async def close_all(self, tenant: str) -> None:
+        """Close the sessions of a deleted tenant that this process holds; those that run a call, after it."""
+        for session in [each for each in self._held.open.values() if each.tenant == tenant]:
+            closing = asyncio.create_task(self._close(session, "was deleted with its tenant"))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=DELETE_S)
+
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:  # it is open still, or was erased
+            log.info("a session of a deleted tenant was not closed: %s", error)
 
     async def _close(self, session: Session, reason: str, accepts: Accepts = any_tag) -> None:
         if self._held.open.pop(session.key, None) is None:

@@ -284,6 +284,16 @@ class StoredSessions:
         await self._store.write(work)
         await asyncio.to_thread(self._delete_files, session.id, session.epoch, None, None)
 
+    async def delete_files(self, id: str) -> None:
+        """Delete all files of a session. Raises OSError."""
+
+        def work() -> None:
+            for folder in (folder_of(id), checkpoints_of(id)):
+                for key in list(self.objects.keys(folder)):
+                    self.objects.delete(key)
+
+        await asyncio.to_thread(work)
+
     async def note(self, held: Iterable[Session]) -> set[str]:
         """Store the positions of sessions, the time of their last use, and that this process holds them.
 

@@ -28,6 +28,7 @@ program_text   a program as JSON text, with its id
 copies         deletes copies of files that nothing names any more
 newest         pages of lists, the newest entry first
 labelled       pages of the things that have some labels
+rows_of_tenant all rows of a tenant, to erase them
 orphans        deletes files that nothing names
 sweeping       sweeps that are made again and again
 errors         the reasons why stored data cannot be used

@@ -121,7 +121,7 @@ class ProgramStore:
         assert self._objects is not None
         values = new.stored
         insert = lambda connection: self._insert(connection, tenant, program, signature, values, check)
-        return await write_with_file(self._store, self._objects, values.key, new.file, insert, self._collect)
+        return await write_with_file(self._store, self._objects, values.key, new.file, insert, self.collect)
 
     def _insert(
         self,
@@ -196,10 +196,14 @@ class ProgramStore:
         found, key = await self._store.write(work)
         self._recent.pop((tenant, id))
         if key is not None:
-            await self._collect(key)
+            await self.collect(key)
         return found
 
-    async def _collect(self, key: str) -> None:
+    def forget_recent(self) -> None:
+        """Drop the programs that are kept in memory: some were deleted in the store alone."""
+        self._recent = self._empty_cache()
+
+    async def collect(self, key: str) -> None:
         """Delete the file `key` if no program names it. A failure is logged: the next start tries again."""
         assert self._objects is not None
         try:
@@ -222,7 +226,7 @@ class ProgramStore:
             named = await self._store.read(program_values.keys)
             for key in await asyncio.to_thread(lambda: list(objects.keys(program_values.FOLDER))):
                 if key not in named:
-                    await self._collect(key)
+                    await self.collect(key)
         except (StorageError, OSError) as error:
             log.warning("files of values are not swept: %s", error)
 

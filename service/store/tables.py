@@ -74,9 +74,10 @@ tenants = Table(
     Column("limits", Text, nullable=False),  # JSON: quota -> number, those that differ from the settings
     Column("changes", Integer, nullable=False, default=0),  # goes up with each change, so that services notice it
     _time("created"),
-    Column("state", String(16)),  # suspended; NULL for a tenant whose keys work
+    Column("state", String(16)),  # suspended, deleting, deleted; NULL for a tenant whose keys work
     Column("reason", String(256)),  # of that state, for people
     _time("since", nullable=True),  # when it began
+    _time("busy", nullable=True),  # when a process last ran something of it, while it is being deleted
 )
 
 keys = Table(

@@ -17,7 +17,8 @@ from service.tenants.audit import Entry, add
 from service.tenants.key import SCOPES, Key
 from service.tenants.key_ring import KeyRing
 from service.tenants.limits import changed
-from service.tenants.states import ACTIVE, TenantState, states
+from service.tenants.states import ACTIVE, DELETED, TenantState, states
+from service.tenants.states import delete as begin_deletion
 from service.tenants.states import resume as lift
 from service.tenants.states import suspend as bar
 
@@ -86,7 +87,7 @@ async def rotate(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 async def list_tenants(store: Store, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tenants with keys or own limits. arguments: none. Raises StorageError."""
+    """The tenants with keys, own limits or a state, without deleted ones. arguments: none. Raises StorageError."""
 
     def read(db: Any) -> list[dict[str, Any]]:
         own, found = table.every_tenant(db), states(db)
@@ -96,6 +97,7 @@ async def list_tenants(store: Store, arguments: dict[str, Any]) -> list[dict[str
         return [
             {"tenant": name, "keys": count.get(name, 0), "limits": own.get(name, {})} | state_of(found.get(name))
             for name in sorted({*own, *count})
+            if name not in found or found[name].state != DELETED
         ]
 
     return await store.read(read)
@@ -131,6 +133,12 @@ async def resume(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"tenant": tenant} | state_of(await store.write(lambda db: lift(db, tenant, time.time())))
 
 
+async def delete(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The state of a tenant whose deletion begins, or goes on. arguments: tenant. Raises ValueError, StorageError."""
+    tenant = str(arguments["tenant"])
+    return {"tenant": tenant} | state_of(await store.write(lambda db: begin_deletion(db, tenant, time.time())))
+
+
 def _positive(name: str, value: Any, least: float = 1.0) -> float:
     """`value` as seconds, at most a hundred years. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 3.2e9:
@@ -163,6 +171,7 @@ ACTIONS: Mapping[str, Action] = {
     "tenants.set": _audited("keys tenants set", set_limits),
     "tenants.suspend": _audited("keys tenants suspend", suspend),
     "tenants.resume": _audited("keys tenants resume", resume),
+    "tenants.delete": _audited("keys tenants delete", delete),
 }
 """The actions by the name under which other processes ask for them."""
 

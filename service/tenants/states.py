@@ -1,6 +1,7 @@
 """States of tenants in the store: functions of a connection, for `Store.read` and `Store.write`.
 
-A tenant without a state is active. The calls of a suspended one are refused, and its jobs wait.
+A tenant without a state is active. The calls of a suspended one are refused, and its jobs wait. The keys of one that is
+being deleted are revoked; `Erasing` deletes all that it has, and then its name can be used again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,30 @@ from sqlalchemy import Connection, insert, select, update
 from service.caller import LOCAL
 from service.ids import ONE_LINE
 from service.problems import HttpProblem
+from service.store.presence import now as clock
 from service.store.tables import keys, sessions, tenants, uploads
 from service.tenants.key import TENANT, TENANT_RULE
 
-__all__ = ["ACTIVE", "SUSPENDED", "TenantState", "WrongState", "resume", "states", "suspend"]
+__all__ = [
+    "ACTIVE",
+    "DELETED",
+    "DELETING",
+    "SUSPENDED",
+    "TenantState",
+    "WrongState",
+    "begin",
+    "delete",
+    "finish",
+    "note_busy",
+    "resume",
+    "states",
+    "suspend",
+]
 
-SUSPENDED = "suspended"
+SUSPENDED, DELETING, DELETED = "suspended", "deleting", "deleted"
+QUIET_S = 10.0
+"""Time in which no process may have run anything of a deleted tenant, and all must have learned of its end."""
+
 REASON_LENGTH = 200
 
 
@@ -32,7 +51,8 @@ class TenantState:
 
     def detail(self, tenant: str) -> str:
         """Why calls of `tenant` are refused."""
-        return f"the tenant {tenant} is {self.state}: {self.reason}"
+        said = {SUSPENDED: f"is suspended: {self.reason}", DELETING: "is being deleted", DELETED: "was deleted"}
+        return f"the tenant {tenant} {said[self.state]}"
 
     def refusal(self, tenant: str) -> HttpProblem:
         """The answer to calls of `tenant`."""
@@ -59,13 +79,12 @@ def states(connection: Connection) -> dict[str, TenantState]:
 def suspend(connection: Connection, tenant: str, reason: str, now: float) -> TenantState:
     """Suspend a tenant. One that is suspended already gets the new reason.
 
-    Raises WrongState for the only tenant of a service without keys, ValueError for a bad name or reason.
+    Raises WrongState for the only tenant of a service without keys and for a deleted one, ValueError for a bad name or
+    reason.
     """
     if not 1 <= len(reason) <= REASON_LENGTH or not ONE_LINE.fullmatch(reason) or not reason.strip():
         raise ValueError(f"a reason has 1 to {REASON_LENGTH} characters on one line")
-    before = _present(connection, tenant)
-    if tenant == LOCAL.tenant and connection.execute(select(keys.c.id).limit(1)).first() is None:
-        raise WrongState("a service without keys has this tenant alone; make a key first", before.state)
+    before = _changeable(connection, tenant)
     state = TenantState(SUSPENDED, reason, now if before.since is None else before.since)
     _set(connection, tenant, state, now)
     return state
@@ -74,10 +93,11 @@ def suspend(connection: Connection, tenant: str, reason: str, now: float) -> Ten
 def resume(connection: Connection, tenant: str, now: float) -> TenantState:
     """End the suspension of a tenant; nothing if it is active.
 
-    The time of the suspension does not count for the leases of its stored sessions and uploads. Raises ValueError for a
-    bad name.
+    The time of the suspension does not count for the leases of its stored sessions and uploads. Raises WrongState for a
+    deleted tenant, ValueError for a bad name.
     """
     before = _present(connection, tenant)
+    _refuse_deleted(tenant, before)
     if before.state != SUSPENDED:
         return before
     lasted = max(0.0, now - (before.since or now))
@@ -85,6 +105,66 @@ def resume(connection: Connection, tenant: str, now: float) -> TenantState:
         connection.execute(update(table).where(table.c.tenant == tenant).values({column: column + lasted}))
     _set(connection, tenant, ACTIVE, now)
     return ACTIVE
+
+
+def delete(connection: Connection, tenant: str, now: float) -> TenantState:
+    """Revoke the keys of a tenant and drop its limits; `Erasing` deletes all else. Safe to repeat.
+
+    Raises WrongState for the only tenant of a service without keys, ValueError for a bad name.
+    """
+    before = _present(connection, tenant)
+    if before.state == DELETING:
+        return before
+    _refuse_only(connection, tenant, before)
+    revoked = update(keys).where(keys.c.tenant == tenant, keys.c.revoked.is_(None))
+    connection.execute(revoked.values(revoked=now, changes=keys.c.changes + 1))
+    state = TenantState(DELETING, None, now)
+    _set(connection, tenant, state, now)
+    connection.execute(
+        update(tenants).where(tenants.c.id == tenant).values(limits=json.dumps({}), busy=clock(connection))
+    )
+    return state
+
+
+def note_busy(connection: Connection, tenant: str) -> None:
+    """Note that something of a tenant that is being deleted still runs, which may store more."""
+    deleting = (tenants.c.id == tenant, tenants.c.state == DELETING)
+    connection.execute(update(tenants).where(*deleting).values(busy=clock(connection)))
+
+
+def finish(connection: Connection, tenant: str, now: float) -> bool:
+    """End the deletion of a tenant of which no row is left, if nothing of it has run for a while; whether it ends."""
+    quiet = (tenants.c.id == tenant, tenants.c.state == DELETING, tenants.c.busy <= clock(connection) - QUIET_S)
+    if connection.execute(select(tenants.c.id).where(*quiet)).first() is None:
+        return False
+    _set(connection, tenant, TenantState(DELETED, None, now), now)
+    return True
+
+
+def begin(connection: Connection, tenant: str, now: float) -> None:
+    """Let the name of a deleted tenant be used for a new one. Raises WrongState while the deletion goes on."""
+    state = _present(connection, tenant)
+    if state.state == DELETING:
+        raise WrongState(f"{state.detail(tenant)}; its name can be used again when that is done", state.state)
+    if state.state == DELETED:
+        _set(connection, tenant, ACTIVE, now)
+
+
+def _changeable(connection: Connection, tenant: str) -> TenantState:
+    state = _present(connection, tenant)
+    _refuse_deleted(tenant, state)
+    _refuse_only(connection, tenant, state)
+    return state
+
+
+def _refuse_deleted(tenant: str, state: TenantState) -> None:
+    if state.state in (DELETING, DELETED):
+        raise WrongState(state.detail(tenant), state.state)
+
+
+def _refuse_only(connection: Connection, tenant: str, state: TenantState) -> None:
+    if tenant == LOCAL.tenant and connection.execute(select(keys.c.id).limit(1)).first() is None:
+        raise WrongState("a service without keys has this tenant alone; make a key first", state.state)
 
 
 def _present(connection: Connection, tenant: str) -> TenantState:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 
 from service.store.tables import keys, tenants
 from service.tenants.key import SCOPES, TENANT, TENANT_RULE, Key, new_key
+from service.tenants.states import begin
 
 __all__ = [
     "NoSuchKey",
@@ -67,8 +68,9 @@ def find_key(connection: Connection, id: str) -> Key:
 def create_key(
     connection: Connection, *, tenant: str, name: str, scopes: frozenset[str], now: float, expires: float | None
 ) -> tuple[str, Key]:
-    """(text of the new key, the key). Raises ValueError."""
+    """(text of the new key, the key). Raises WrongState while its tenant is being deleted, ValueError."""
     secret, key = new_key(tenant, name, scopes, now, expires)
+    begin(connection, tenant, now)
     _add(connection, key)
     return secret, key
 
@@ -118,9 +120,13 @@ def every_tenant(connection: Connection) -> dict[str, dict[str, float]]:
 def set_limits(
     connection: Connection, tenant: str, now: float, change: Callable[[dict[str, float]], dict[str, float]]
 ) -> dict[str, float]:
-    """The own limits of a tenant after `change`, a function of the present ones. Raises ValueError for a bad name."""
+    """The own limits of a tenant after `change`, a function of the present ones.
+
+    Raises WrongState while the tenant is being deleted, ValueError for a bad name.
+    """
     if not TENANT.fullmatch(tenant):
         raise ValueError(TENANT_RULE)
+    begin(connection, tenant, now)
     row = connection.execute(select(tenants.c.limits).where(tenants.c.id == tenant)).one_or_none()
     limits = change({} if row is None else _limits(row.limits))
     text = json.dumps(limits)

@@ -355,6 +355,12 @@ def test_an_api_key_of_one_service_is_known_to_the_other_within_seconds(pair, cl
 
     assert limited.status_code == 200, limited.text
     assert until(lambda: other.get("/v1/me", headers=second).json()["quotas"]["sessions"]["limit"] == 3)
+    opened = other.post("/v1/sessions", json=SESSION, headers=second)
+    assert opened.status_code == 201, opened.text
+    assert (
+        other.post(f"{opened.headers['location']}/steps", json={"feeds": REGRESSION_FEEDS}, headers=second).status_code
+        == 200
+    )
     suspended = one.post("/v1/tenants/acme/suspend", json={"reason": "unpaid"}, headers=admin)
     assert suspended.status_code == 200, suspended.text
     refused = until(lambda: (found := other.get("/v1/me", headers=second)).status_code == 403 and found, 4.0)
@@ -363,6 +369,13 @@ def test_an_api_key_of_one_service_is_known_to_the_other_within_seconds(pair, cl
     assert until(lambda: one.get("/v1/me", headers=second).status_code == 200, 4.0)
     assert one.delete(f"/v1/keys/{made.json()['id']}", headers=admin).status_code == 204
     assert until(lambda: other.get("/v1/sessions", headers=second).status_code == 401)
+    assert one.delete("/v1/tenants/acme", headers=admin).status_code == 202
+    assert until(lambda: other.get("/v1/tenants/acme", headers=admin).json()["state"] == "deleted")
+    third = one.post("/v1/keys", json={"tenant": "acme"}, headers=admin).json()["key"]
+    again = {"Authorization": f"Bearer {third}"}
+    assert until(lambda: other.get("/v1/sessions", headers=again).status_code == 200)
+    assert other.get("/v1/sessions", headers=again).json()["sessions"] == []
+    assert other.get(opened.headers["location"], headers=again).status_code in (404, 410)
 
 
 def test_no_service_has_ended(pair):
