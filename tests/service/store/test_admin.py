@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store.admin import AdminError, AdminSocket, act
 from service.store.store import Store
+from service.store.tables import tenants
 from tests.paths import ROOT
 
 COMMAND = """
@@ -41,8 +42,8 @@ async def count(store: Store, arguments: dict[str, Any]) -> Any:
         raise ValueError("bad is no name")
     if arguments["name"] == "taken":
         raise HttpProblem("in-use", "taken is in use")
-    given = {"id": arguments["name"]}
-    await store.write(lambda c: c.execute(text("INSERT INTO tenants VALUES (:id, '{}', 1, 0)"), given) and None)
+    row = {"id": arguments["name"], "limits": "{}", "changes": 1, "created": 0.0}
+    await store.write(lambda c: c.execute(insert(tenants), row) and None)
     found = await store.read(lambda c: c.execute(text("SELECT count(*) FROM tenants")).scalar())
     return {"tenants": found, "process": os.getpid()}
 
