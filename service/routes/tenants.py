@@ -34,9 +34,15 @@ MOST_ROWS = 50_000
 TOKEN = "tenant:"
 """The beginning of page tokens of tenants: their names may look as tokens of other lists do."""
 TENANT = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-TenantName = Annotated[
-    str, Path(pattern=TENANT, description="Name of a tenant.", openapi_examples={"acme": {"value": "acme"}})
-]
+
+
+def _name(example: str) -> Any:
+    return Path(pattern=TENANT, description="Name of a tenant.", openapi_examples={example: {"value": example}})
+
+
+TenantName = Annotated[str, _name("acme")]
+FormerName = Annotated[str, _name("former")]
+"""Another example, so that the examples of the other routes go on."""
 QUOTAS = {
     "sessions": {"limit": 10000, "used": 3},
     "compute_seconds": {"limit": None, "used": 12.5},
@@ -277,7 +283,7 @@ async def suspend_tenant(request: Request, tenant: TenantName) -> Response:
     "/v1/tenants/{tenant}/resume",
     summary="Lift the suspension of a tenant",
     response_model=schemas.TenantView,
-    responses=responses("invalid-request", *STORAGE),
+    responses=responses("invalid-state", "invalid-request", *STORAGE),
     dependencies=[Depends(administrator)],
 )
 async def resume_tenant(request: Request, tenant: TenantName) -> Response:
@@ -293,7 +299,7 @@ async def resume_tenant(request: Request, tenant: TenantName) -> Response:
     responses=responses("invalid-state", "invalid-request", *STORAGE),
     dependencies=[Depends(administrator)],
 )
-async def delete_tenant(request: Request, tenant: TenantName) -> Response:
+async def delete_tenant(request: Request, tenant: FormerName) -> Response:
     """Revoke all keys of a tenant, and erase all that it has; safe to repeat, and not to be undone.
 
     Reading the tenant shows the state `deleting`, and its use as it goes down, until all is erased: then the state is
