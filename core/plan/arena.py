@@ -97,6 +97,7 @@ def _replaced(body: Instructions, lives: Lives) -> dict[Root, Root]:
             ends.setdefault((last, root.nbytes), []).append(root)
     instead: dict[Root, Root] = {}
     for root in sorted(lives, key=lambda r: lives[r][0]):
+        poll()
         first, last = lives[root]
         for old in ends.get((first, root.nbytes), ()) if first < last else ():
             if by_elements(body.instructions[first], old, root):

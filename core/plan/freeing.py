@@ -37,6 +37,7 @@ def freed_early(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...
 
 def _touched(each: Instruction) -> frozenset[Root]:
     """The memory of the arena that an instruction reads or writes."""
+    poll()
     return frozenset(root for root in (*each.reads(), *each.writes()) if root.place == "arena")
 
 
@@ -45,6 +46,7 @@ def _peak(instructions: Sequence[Instruction], touched: Mapping[Instruction, fro
     last = {root: each for each in instructions for root in touched[each]}
     alive, live, most = set[Root](), 0, 0
     for each in instructions:
+        poll()
         new, ends = touched[each] - alive, [root for root in touched[each] & alive if last[root] is each]
         live += sum(root.nbytes for root in new)
         replaced = 0
@@ -73,11 +75,13 @@ class _Order:
         self._after: list[list[int]] = [[] for _ in instructions]
         self._left: list[int] = []
         for at, edges in enumerate(dependences(instructions)):
+            poll()
             self._left.append(len(edges))
             for edge in edges:
                 self._after[edge.source].append(at)
         self._waiting: dict[Root, set[int]] = {}
         for at, roots in enumerate(touched):
+            poll()
             for root in roots:
                 self._waiting.setdefault(root, set()).add(at)
         self._alive: set[Root] = set()

@@ -45,14 +45,18 @@ def narrowed(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     """`instructions` with fewer bytes between row kernels."""
     found = list(instructions)
     touching: dict[Root, list[int]] = {}
+    writing: dict[Root, list[int]] = {}
     for at, each in enumerate(found):
-        for root in {*each.reads(), *each.writes()}:
+        poll()
+        written = {*each.writes()}
+        for root in {*each.reads()} | written:
             touching.setdefault(root, []).append(at)
+        for root in written:
+            writing.setdefault(root, []).append(at)
     between: dict[tuple[int, int], list[Root]] = {}
     for root, places in touching.items():
         if root.place == "arena" and len(places) == 2:
             between.setdefault((places[0], places[1]), []).append(root)
-    writing = {root: [at for at in places if root in {*found[at].writes()}] for root, places in touching.items()}
     for (at, later), roots in between.items():
         poll()
         if sum(root.nbytes for root in roots) < LEAST_BYTES:
@@ -66,7 +70,7 @@ def narrowed(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
                 return False
             if root not in touching or (root.place == "arena" and touching[root][-1] < later):
                 return False
-            return not any(at <= i <= later for i in writing[root])
+            return not any(at <= i <= later for i in writing.get(root, ()))
 
         made = first and second and _divided(first, second, roots, exact, stays)
         if made:

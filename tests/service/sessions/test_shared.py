@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ async def test_the_sweep_goes_on_after_a_session_that_another_process_deletes_me
     second.registry._started -= 4 * LEASE_S
     found: list[str] = []
 
-    async def unused(now: float, limit: int) -> list[tuple[str, str, float]]:
+    async def unused(now: float, limit: int, suspended: Collection[str]) -> list[tuple[str, str, float]]:
         return [("local", deleted, LEASE_S), ("local", other, LEASE_S)]
 
     find = second.registry.find
