@@ -75,14 +75,16 @@ def test_long_compilations_do_not_keep_others_from_the_queue(service: Service, e
 
 
 def test_a_compilation_without_waiting_calls_ends(service: Service):
+    """A later call begins it anew, also one that comes while the first run is ending."""
     ended = threading.Event()
 
-    def compile() -> None:
+    def compile() -> str:
         try:
-            while True:
+            while not ended.is_set():
                 poll()
         finally:
             ended.set()
+        return "code"
 
     calls = [service.park("a", compile), service.park("a", compile)]
     service.compilations.forget(calls[0])
@@ -90,9 +92,9 @@ def test_a_compilation_without_waiting_calls_ends(service: Service):
     service.compilations.forget(calls[1])
 
     assert ended.wait(60)
-    again = service.park("a", lambda: "another")
+    again = service.park("a", compile)
     assert service.done.get(timeout=60) == again
-    assert service.compilations.result("a", lambda: None) == "another"
+    assert service.compilations.result("a", lambda: None) == "code"
 
 
 def test_a_compilation_continues_after_a_deadline_and_the_repeated_call_joins_it(service: Service):
