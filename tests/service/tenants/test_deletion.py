@@ -262,7 +262,7 @@ def left_of(directory: Path, tenant: str) -> set[str]:
     return {name for name, count in found.items() if count}
 
 
-@pytest.mark.parametrize("killed_after", [None, 0.0, 0.7])
+@pytest.mark.parametrize("killed_after", [None, 0.7, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_nothing_is_left_of_a_deleted_tenant_even_if_the_service_is_killed_meanwhile(tmp_path, killed_after):
     keyed, directory = make_keys(tmp_path / "data"), tmp_path / "data"
     with contextlib.ExitStack() as stack:
@@ -321,6 +321,7 @@ def audited(admin: httpx.Client) -> set[str]:
     return actions
 
 
+@pytest.mark.slow  # a worker has twenty seconds to stop the call
 def test_the_calls_of_a_deleted_tenant_end_and_what_they_store_is_erased(tmp_path):
     """A call that has begun goes on to its end, and so long the erasure is not complete."""
     keyed = make_keys(tmp_path)
