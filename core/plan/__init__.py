@@ -95,7 +95,8 @@ Fusion:
     panels            weights that the products of a loop read in panels
     early             ops on single numbers, and on labels, come before the passes over arrays that need them
     unread            stores that nothing reads are dropped
-    narrow            what one row kernel stores for another one crosses memory where it is narrowest
+    narrow            two row kernels divide their work so that the fewest bytes cross memory between them
+    least_cut         least cuts of graphs with capacities
     freeing           instructions that free more memory than they take run early
     refine            these rewrites for a whole plan, and for the bodies of its loops and branches
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time

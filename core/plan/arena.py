@@ -25,7 +25,7 @@ MANY = 1000
 comparing all pairs would take quadratic time."""
 
 LEAST_BYTES = 1 << 19
-"""Fewest bytes of arrays in an arena in which some replace others: smaller arenas stay in a core's cache."""
+"""Fewest bytes of an arena that is worth making smaller: a smaller one stays in a core's cache."""
 
 Lives = Mapping[Root, list[int]]
 """Root -> the positions of the first and the last instruction that touch it."""

@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from core.ir.stop import poll
+from core.plan.arena import LEAST_BYTES
 from core.plan.dependences import dependences
 from core.plan.in_place import by_elements
 from core.plan.instructions import Gemm, Instruction, Rows
 from core.plan.memory import Root
 
-__all__ = ["LEAST_BYTES", "freed_early"]
-
-LEAST_BYTES = 1 << 19
-"""Fewest bytes at the peak for which the order changes: smaller arrays stay in a core's cache in any order."""
+__all__ = ["freed_early"]
 
 SAVED = 32
 """Least part of the peak for which the order changes."""

@@ -1,24 +1,24 @@
-"""What one row kernel stores for another one crosses memory where it is narrowest.
+"""Divide the work of two row kernels so that the first one stores the fewest bytes for the second one.
 
-A pass over the result of a product computes what later elementwise work needs, as an operand allows it: for gelu these
-are the result, and three arrays for its adjoint. One of them is a number that the adjoint alone needs. If the adjoint
-computes it from its operand, and what is half of that operand as well, there are two arrays.
+A row kernel after a product also computes values for later kernels, as soon as it has their operand. For gelu it stores
+the result, and three arrays for the adjoint. The adjoint can compute one of them from its operand, and half of the
+operand as well: two arrays remain.
 
-A value moves to its reader if the first kernel does not need it; cheap ones are computed by both. Of all ways to divide
-the work the one with the fewest bytes is a least cut through the graph of the values.
+A value moves to the second kernel if the first one does not need it. Both compute the cheap ones. The division with the
+fewest bytes is a least cut through the graph of the values.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from core.ir.precision import HALVES
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.epilogue import TOGETHER
 from core.plan.instructions import Gemm, Instruction, Rows
+from core.plan.least_cut import Flow
 from core.plan.memory import Root, View
 from core.plan.repeated import CHEAP, MOST
 from core.plan.row_kernels import Operand, RowInstruction
@@ -48,15 +48,15 @@ def narrowed(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     writing: dict[Root, list[int]] = {}
     for at, each in enumerate(found):
         poll()
-        written = {*each.writes()}
-        for root in {*each.reads()} | written:
+        written = dict.fromkeys(each.writes())  # not sets: their order would change the text of the code
+        for root in dict.fromkeys(each.reads()) | written:
             touching.setdefault(root, []).append(at)
         for root in written:
             writing.setdefault(root, []).append(at)
     between: dict[tuple[int, int], list[Root]] = {}
-    for root, places in touching.items():
-        if root.place == "arena" and len(places) == 2:
-            between.setdefault((places[0], places[1]), []).append(root)
+    for root, both in touching.items():
+        if root.place == "arena" and len(both) == 2:
+            between.setdefault((both[0], both[1]), []).append(root)
     for (at, later), roots in between.items():
         poll()
         if sum(root.nbytes for root in roots) < LEAST_BYTES:
@@ -101,12 +101,11 @@ def _divided(
         return None
     stores = _uses(first, roots, "store")
     loads = _uses(second, roots, "load")
-    paths = {
-        root: _path(first, ours.code[stores[root]].operand, exact)
-        for root in stores.keys() & loads.keys()
-        if _path(first, ours.code[stores[root]].operand, exact)
-        == _path(second, theirs.code[loads[root]].operand, exact)
-    }
+    paths = {}
+    for root in stores.keys() & loads.keys():
+        path = _path(first, ours.code[stores[root]].operand, exact)
+        if path == _path(second, theirs.code[loads[root]].operand, exact):
+            paths[root] = path
     if len(set(paths.values())) != 1:
         return None
     wanted = {root: ours.code[stores[root]].args[0] for root in roots if root in paths}
@@ -263,7 +262,7 @@ class _Cut:
         if any(not self.code[n].full or self.code[n].dtype in HALVES for n in inside):
             return None
         size = {n: 0 if n in self.there else as_dtype(self.code[n].dtype).itemsize for n in inside}
-        flow = _Flow()
+        flow = Flow()
         for n in inside:
             flow.edge((n, 0), (n, 1), size[n])
             if not self._may_move(n):
@@ -273,7 +272,7 @@ class _Cut:
                     flow.edge((a, 1), (n, 0), WIDE)
         for n in self.wanted:
             flow.edge((n, 1), "sink", WIDE)
-        reached = flow.run("source", "sink")
+        reached = flow.least_cut("source", "sink")
         found = [n for n in inside if (n, 0) in reached and (n, 1) not in reached]
         moved = self.moved(found)
         repeated = sum(n in self._needed and self.code[n].kind == "apply" for n in moved)
@@ -290,36 +289,3 @@ class _Cut:
                 found.add(n)
                 waiting += self.code[n].args
         return sorted(found)
-
-
-@dataclass(slots=True)
-class _Flow:
-    """A graph of capacities, for a least cut."""
-
-    edges: dict[Hashable, dict[Hashable, int]] = field(default_factory=dict)
-
-    def edge(self, start: Hashable, end: Hashable, capacity: int) -> None:
-        self.edges.setdefault(start, {})[end] = capacity
-        self.edges.setdefault(end, {}).setdefault(start, 0)
-
-    def run(self, source: Hashable, sink: Hashable) -> set[Hashable]:
-        """The nodes on the side of `source` of a least cut."""
-        while True:
-            before: dict[Hashable, Hashable] = {source: source}
-            waiting = deque([source])
-            while waiting and sink not in before:
-                here = waiting.popleft()
-                for end, left in self.edges.get(here, {}).items():
-                    if left > 0 and end not in before:
-                        before[end] = here
-                        waiting.append(end)
-            if sink not in before:
-                return {*before}
-            way, end = [], sink
-            while end != source:
-                way.append((before[end], end))
-                end = before[end]
-            least = min(self.edges[a][b] for a, b in way)
-            for a, b in way:
-                self.edges[a][b] -= least
-                self.edges[b][a] += least

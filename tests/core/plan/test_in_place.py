@@ -72,7 +72,7 @@ def test_a_sweep_that_reads_again_what_an_earlier_one_has_replaced_needs_memory_
         assert by_elements(each, x, first) == (each is late[0])
 
 
-def test_an_array_that_is_summed_before_it_is_replaced_may_be_replaced():
+def test_a_kernel_may_replace_an_array_after_it_has_summed_it():
     each, (_, y, new, _) = rows(kernel(load(0), load(1), TOTAL, apply("add", 1, 2), store(3, 2), store(0, 3)))
 
     assert by_elements(each, y, new)

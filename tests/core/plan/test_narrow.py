@@ -157,7 +157,7 @@ def test_a_product_does_not_move_to_a_sum():
     assert between(*narrowed(product)) == 1  # type: ignore[arg-type]
 
 
-def test_an_array_that_is_there_in_any_case_is_read_by_both():
+def test_both_kernels_read_an_array_that_stays_in_memory():
     first, second = gaussian(place="given")
     x = first.views[0].root
     changing = first, rows([root("given"), x], [load(0), store(0, 1)]), second
