@@ -85,7 +85,7 @@ def pytest_collection(session: Any) -> Any:
 
 def pytest_collection_modifyitems(config: Any, items: Any) -> None:
     if hasattr(config, "workerinput"):
-        # By the checksum of the file name, modules that compute run beside modules that wait for a service.
+        # Checksums mix the modules: those with computations run beside those that wait for a service.
         items.sort(key=lambda item: zlib.crc32(item.path.name.encode()))
     if config.getoption("--native"):
         for item in items:

@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tests import indexing_programs
-from tests.indexing_programs import MEMORY, POOL, STATEMENTS
+from tests.indexing_programs import MEMORY, POOL, STATEMENTS, written
 from tests.programs import Sketch
 
 __all__ = ["TABLE", "crossed_program"]
@@ -199,17 +197,6 @@ OUTSIDE = (_looked_up, _bags, _table_product, _function, _dropped, _noise)
 """Statements that a function cannot contain: they read parameters or draw numbers."""
 
 
-def crossed_program(seed: int, sizes: tuple[int, int] | None = None) -> Sketch:
+def crossed_program(seed: int) -> Sketch:
     """A program of `seed` with parameters w, v and the table, a feed x, and a scalar `loss`."""
-    writer = _Writer(seed)
-    if sizes is not None:
-        writer.rows, writer.columns = sizes
-    rng, s = np.random.default_rng(seed), writer.sketch
-    for name in ("w", "v", TABLE):
-        s.param(name, rng.uniform(-1.2, 1.2, (writer.rows, writer.columns)))
-    s.feed("x", rng.uniform(-1, 1, (writer.rows, writer.columns)))
-    for name, start in zip(POOL, (("assign", "w"), ("tanh", "v"), ("sub", "w", "v"), ("assign", "x")), strict=True):
-        s.op(*start, out=name)
-    writer.fill(0)
-    s.total(s.op("add", s.op("mul", "a", "b"), s.op("sin", s.op("add", "c", "d"))))
-    return s
+    return written(_Writer(seed), seed, ("w", "v", TABLE))

@@ -7,14 +7,14 @@ domain. A counter of a loop around a statement may be part of its positions.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tests.programs import Sketch
 
-__all__ = ["MEMORY", "POOL", "STATEMENTS", "Statement", "Writer", "indexing_program"]
+__all__ = ["MEMORY", "POOL", "STATEMENTS", "Statement", "Writer", "indexing_program", "written"]
 
 POOL = ("a", "b", "c", "d")
 MEMORY = ("store", "recompute", "sqrt", "binomial")
@@ -245,9 +245,13 @@ STATEMENTS: tuple[Statement, ...] = (
 
 def indexing_program(seed: int) -> Sketch:
     """A program of `seed` with parameters w and v, a feed x, and a scalar `loss`."""
-    writer = Writer(seed)
+    return written(Writer(seed), seed, ("w", "v"))
+
+
+def written(writer: Writer, seed: int, parameters: Sequence[str]) -> Sketch:
+    """A program of `seed` with statements of `writer`, a feed x, and a scalar `loss`. parameters: w, v and others."""
     rng, s = np.random.default_rng(seed), writer.sketch
-    for name in ("w", "v"):
+    for name in parameters:
         s.param(name, rng.uniform(-1.2, 1.2, (writer.rows, writer.columns)))
     s.feed("x", rng.uniform(-1, 1, (writer.rows, writer.columns)))
     for name, start in zip(POOL, (("assign", "w"), ("tanh", "v"), ("sub", "w", "v"), ("assign", "x")), strict=True):

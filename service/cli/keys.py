@@ -65,11 +65,11 @@ def add_keys(commands: Any) -> None:
     )
     tenants = actions.add_parser(
         "tenants",
-        help="list tenants, set limits of one, suspend one",
-        description="List tenants, set limits of one, or suspend one.",
+        help="list tenants; set limits of one, suspend it, delete it",
+        description="List tenants; set limits of one, suspend it, or delete it.",
     )
     inner = tenants.add_subparsers(dest="of_tenants", metavar="ACTION")
-    listed = inner.add_parser("list", help="list tenants with keys or own limits")
+    listed = inner.add_parser("list", help="list tenants with keys, own limits or a state")
     setting = inner.add_parser(
         "set",
         help="set limits of a tenant",
@@ -82,14 +82,14 @@ def add_keys(commands: Any) -> None:
         "suspend", help="refuse all calls of a tenant", description="Refuse all calls of a tenant until it is resumed."
     )
     suspend.add_argument("tenant", type=_tenant)
-    suspend.add_argument("--reason", required=True, help="why, for the tenant: its refused calls contain it")
+    suspend.add_argument("--reason", required=True, help="the tenant reads it in the answers to its refused calls")
     resume = inner.add_parser("resume", help="lift the suspension of a tenant")
     resume.add_argument("tenant", type=_tenant)
     delete = inner.add_parser(
         "delete",
         help="revoke all keys of a tenant and erase all that it has",
-        description="Revoke all keys of a tenant, and erase all that it has, which cannot be undone. A service erases "
-        "it, now or when one runs.",
+        description="Revoke all keys of a tenant, and erase its data. There is no way back. A service erases it "
+        "while it runs, or after its next start.",
     )
     delete.add_argument("tenant", type=_tenant)
     delete.add_argument("--yes", action="store_true", required=True, help="do it: there is no way back")
@@ -136,15 +136,13 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
             return "keys.revoke", {"id": chosen.id}, lambda key: f"{key['id']} of {key['tenant']} is revoked"
         case "rotate":
             return "keys.rotate", {"id": chosen.id, "overlap": chosen.overlap}, _rotated
-    if chosen.of_tenants == "set":
-        given = {"tenant": chosen.tenant, "limits": dict(chosen.limits)}
-        return "tenants.set", given, _own_limits
-    if chosen.of_tenants == "suspend":
-        return "tenants.suspend", {"tenant": chosen.tenant, "reason": chosen.reason}, _state
-    if chosen.of_tenants == "delete":
-        return "tenants.delete", {"tenant": chosen.tenant}, _state
-    if chosen.of_tenants == "resume":
-        return "tenants.resume", {"tenant": chosen.tenant}, _state
+    match chosen.of_tenants:
+        case "set":
+            return "tenants.set", {"tenant": chosen.tenant, "limits": dict(chosen.limits)}, _own_limits
+        case "suspend":
+            return "tenants.suspend", {"tenant": chosen.tenant, "reason": chosen.reason}, _state
+        case "resume" | "delete":
+            return f"tenants.{chosen.of_tenants}", {"tenant": chosen.tenant}, _state
     return "tenants.list", {}, _tenants
 
 

@@ -200,7 +200,7 @@ class ProgramStore:
         return found
 
     def forget_recent(self) -> None:
-        """Drop the programs that are kept in memory: some were deleted in the store alone."""
+        """Empty the cache of programs: an erasure deletes programs in the store without it."""
         self._recent = self._empty_cache()
 
     async def collect(self, key: str) -> None:

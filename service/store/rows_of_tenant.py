@@ -15,10 +15,10 @@ from service.store.tables import metadata
 __all__ = ["KEPT", "ORDER", "first_rows", "parts_of", "remove", "remove_parts"]
 
 KEPT = frozenset({"audit", "keys", "tenants", "usage"})
-"""Tables with rows of a tenant that stay after it: the account of its keys, its use, and what was done."""
+"""Tables whose rows stay when their tenant is erased: they account for keys, usage and changes."""
 
 FIRST = ("jobs", "operations", "sessions")
-"""Tables whose rows let something go on that makes other rows."""
+"""Tables to erase before the others: while their rows exist, jobs, operations and sessions store more rows."""
 
 ORDER: tuple[Table, ...] = tuple(
     sorted(

@@ -1,9 +1,9 @@
-"""Deleted tenants: all that they have is erased, in small transactions beside the work of others.
+"""The erasure of deleted tenants: small transactions delete their rows and files, beside the work of other tenants.
 
-The state of the tenant is in the store, so that an erasure goes on after a restart. Each process ends what it runs for
-the tenant, and notes while something still runs, which may store more. The erasure ends when nothing is left, and
-nothing of the tenant has run for `QUIET_S`. Processes that share a database all erase; what one has deleted, others do
-not find.
+The store has the state of the tenant, so that an erasure goes on after a restart. Each process ends the sessions, jobs
+and operations of the tenant. While one still runs, it may store more rows, and its process notes that in the store. The
+erasure ends when no row is left and no process has noted anything for `QUIET_S`. All processes that share a database
+erase; each one ignores rows that another one has deleted.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -36,7 +37,7 @@ __all__ = [
 
 SUSPENDED, DELETING, DELETED = "suspended", "deleting", "deleted"
 QUIET_S = 10.0
-"""Time in which no process may have run anything of a deleted tenant, and all must have learned of its end."""
+"""Seconds without a note of a running call after which a deletion ends. All processes learn of the deletion sooner."""
 
 REASON_LENGTH = 200
 
@@ -63,7 +64,7 @@ ACTIVE = TenantState("active")
 
 
 class WrongState(ValueError):
-    """The tenant cannot change its state so. state: the present one."""
+    """The state of the tenant does not allow the change. state: the present one."""
 
     def __init__(self, message: str, state: str) -> None:
         super().__init__(message)
@@ -73,7 +74,7 @@ class WrongState(ValueError):
 def states(connection: Connection) -> dict[str, TenantState]:
     """Tenant -> its state, for those that are not active."""
     found = select(tenants.c.id, tenants.c.state, tenants.c.reason, tenants.c.since).where(tenants.c.state.is_not(None))
-    return {row.id: TenantState(row.state, row.reason, row.since) for row in connection.execute(found)}
+    return {row.id: _of(row) for row in connection.execute(found)}
 
 
 def suspend(connection: Connection, tenant: str, reason: str, now: float) -> TenantState:
@@ -171,7 +172,11 @@ def _present(connection: Connection, tenant: str) -> TenantState:
     if not TENANT.fullmatch(tenant):
         raise ValueError(TENANT_RULE)
     row = connection.execute(select(tenants).where(tenants.c.id == tenant)).one_or_none()
-    return ACTIVE if row is None or row.state is None else TenantState(row.state, row.reason, row.since)
+    return ACTIVE if row is None or row.state is None else _of(row)
+
+
+def _of(row: Any) -> TenantState:
+    return TenantState(row.state, row.reason, row.since)
 
 
 def _set(connection: Connection, tenant: str, state: TenantState, now: float) -> None:

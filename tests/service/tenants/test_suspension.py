@@ -94,7 +94,7 @@ def test_the_only_tenant_of_a_service_without_keys_is_not_suspended(store):
     asyncio.run(store.write(lambda db: states.suspend(db, "local", "x", 1.0)))
 
 
-def test_limits_that_are_set_leave_a_tenant_suspended(store):
+def test_new_limits_leave_a_tenant_suspended(store):
     asyncio.run(store.write(lambda db: states.suspend(db, "acme", "x", 1.0)))
     asyncio.run(store.write(lambda db: table.set_limits(db, "acme", 2.0, lambda own: own | {"jobs": 3})))
 
