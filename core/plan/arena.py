@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from core.ir.stop import poll
 from core.plan.flow import Branch, Loop
-from core.plan.in_place import by_elements
+from core.plan.in_place import replaced
 from core.plan.instructions import Instruction, Instructions
 from core.plan.memory import Root
 from core.plan.plan import Plan
@@ -91,19 +91,16 @@ def _place(
 
 def _replaced(body: Instructions, lives: Lives) -> dict[Root, Root]:
     """The roots that may lie where others end, each with the first root at its place."""
-    ends: dict[tuple[int, int], list[Root]] = {}
+    ended: dict[int, list[Root]] = {}
+    begun: dict[int, list[Root]] = {}
     for root, (first, last) in lives.items():
         if first < last:
-            ends.setdefault((last, root.nbytes), []).append(root)
+            begun.setdefault(first, []).append(root)
+            ended.setdefault(last, []).append(root)
     instead: dict[Root, Root] = {}
-    for root in sorted(lives, key=lambda r: lives[r][0]):
-        poll()
-        first, last = lives[root]
-        for old in ends.get((first, root.nbytes), ()) if first < last else ():
-            if by_elements(body.instructions[first], old, root):
-                ends[first, root.nbytes].remove(old)
-                instead[root] = instead.get(old, old)
-                break
+    for at, each in enumerate(body.instructions):
+        for root, old in replaced(each, ended.get(at, ()), begun.get(at, ())).items():
+            instead[root] = instead.get(old, old)
     return instead
 
 

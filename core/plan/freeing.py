@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from core.ir.stop import poll
 from core.plan.arena import LEAST_BYTES
 from core.plan.dependences import dependences
-from core.plan.in_place import by_elements
+from core.plan.in_place import replaced
 from core.plan.instructions import Gemm, Instruction, Rows
 from core.plan.memory import Root
 
@@ -33,31 +33,26 @@ def freed_early(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...
     return found if peak - _peak(found, touched) >= peak // SAVED else instructions
 
 
-def _touched(each: Instruction) -> frozenset[Root]:
+def _touched(each: Instruction) -> tuple[Root, ...]:
     """The memory of the arena that an instruction reads or writes."""
     poll()
-    return frozenset(root for root in (*each.reads(), *each.writes()) if root.place == "arena")
+    return tuple(dict.fromkeys(root for root in (*each.reads(), *each.writes()) if root.place == "arena"))
 
 
-def _peak(instructions: Sequence[Instruction], touched: Mapping[Instruction, frozenset[Root]]) -> int:
+def _peak(instructions: Sequence[Instruction], touched: Mapping[Instruction, Sequence[Root]]) -> int:
     """The most bytes that are alive during one of some instructions in order. touched: what each of them touches."""
     last = {root: each for each in instructions for root in touched[each]}
     alive, live, most = set[Root](), 0, 0
     for each in instructions:
         poll()
-        new, ends = touched[each] - alive, [root for root in touched[each] & alive if last[root] is each]
+        new = [root for root in touched[each] if root not in alive]
+        ends = [root for root in touched[each] if last[root] is each]
         live += sum(root.nbytes for root in new)
-        replaced = 0
-        for root in new:
-            old = next((r for r in ends if r.nbytes == root.nbytes and by_elements(each, r, root)), None)
-            if old is not None:
-                ends.remove(old)
-                replaced += old.nbytes
-        most = max(most, live - replaced)
-        alive |= new
-        ended = [root for root in touched[each] if last[root] is each]
-        live -= sum(root.nbytes for root in ended)
-        alive.difference_update(ended)
+        free = replaced(each, [root for root in ends if root in alive], new)
+        most = max(most, live - sum(root.nbytes for root in free))
+        live -= sum(root.nbytes for root in ends)
+        alive.update(new)
+        alive.difference_update(ends)
     return most
 
 
@@ -68,7 +63,7 @@ class _Order:
     waiting: for each root, the instructions that touch it and have not run.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], touched: Sequence[frozenset[Root]]) -> None:
+    def __init__(self, instructions: Sequence[Instruction], touched: Sequence[Sequence[Root]]) -> None:
         self._instructions, self._touched = instructions, touched
         self._after: list[list[int]] = [[] for _ in instructions]
         self._left: list[int] = []
@@ -118,5 +113,6 @@ class _Order:
 
     def _is_early(self, at: int) -> bool:
         """Whether an instruction takes no memory, or less than it frees."""
-        takes = sum(root.nbytes for root in self._touched[at] - self._alive)
-        return not takes or takes < sum(r.nbytes for r in self._touched[at] & self._alive if self._waiting[r] == {at})
+        takes = sum(root.nbytes for root in self._touched[at] if root not in self._alive)
+        alive = [root for root in self._touched[at] if root in self._alive]
+        return not takes or takes < sum(root.nbytes for root in alive if self._waiting[root] == {at})

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from core.ir.stop import poll
 from core.plan.instructions import Gemm, Instruction, Rows
 from core.plan.memory import Root, View
 from core.plan.plan import Plan
 from core.plan.row_kernels import RowKernel, is_total, stages_of
 
-__all__ = ["by_elements", "in_place"]
+__all__ = ["by_elements", "in_place", "replaced"]
 
 ENDS = frozenset({"store", "accumulate", "check"})
 """Instructions of row kernels that have an effect on memory. With reductions they decide which sweeps read an array."""
@@ -41,6 +42,27 @@ def in_place(plan: Plan, pairs: Iterable[tuple[int, int]]) -> list[bool]:
         return written[0] not in read or by_elements(instructions[written[0]], old.root, new.root)
 
     return [fits(plan.params[param], plan.results[result]) for param, result in pairs]
+
+
+def replaced(each: Instruction, ended: Iterable[Root], new: Iterable[Root]) -> dict[Root, Root]:
+    """For roots of `new`, those of `ended` whose memory they may take, because `each` works element by element.
+
+    ended: roots that nothing reads after `each`. new: roots that nothing has written before. Both have an order: the
+    first fitting root is taken, once.
+    """
+    found: dict[Root, Root] = {}
+    if not isinstance(each, Gemm | Rows):  # a loop may have thousands of roots
+        return found
+    of_size: dict[int, list[Root]] = defaultdict(list)
+    for root in ended:
+        of_size[root.nbytes].append(root)
+    for root in new:
+        poll()
+        old = next((old for old in of_size[root.nbytes] if by_elements(each, old, root)), None)
+        if old is not None:
+            of_size[root.nbytes].remove(old)
+            found[root] = old
+    return found
 
 
 def by_elements(each: Instruction, old: Root, new: Root) -> bool:
